@@ -19,6 +19,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def is_told(self) -> bool:
+        """Whether there were readings enough for bounds: fewer leave everything open, from 0 to infinity."""
+        return self.low > 0.0 and self.high < math.inf
+
     def excludes_gain(self, least: float = 1.0) -> bool:
         """Whether even the upper bound stays below ``least`` (as a ratio: no faster than)."""
         return self.high < least
@@ -41,6 +46,19 @@ class Latency:
     ns: float
     speedup: Interval
     blocks: int
+
+
+UNTOLD = "too few readings"
+"""What is shown in place of a ratio whose interval leaves everything open."""
+
+
+def shown_ratio(found: Interval, digits: int = 2) -> str:
+    """A ratio for people, with its interval; no number where readings were too few for one."""
+    if not found.is_told:
+        return UNTOLD
+    if found.low == found.high:
+        return f"{found.value:.{digits}f}x"
+    return f"{found.value:.{digits}f}x [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
 SHOWN_AS_EXACT_DB = 120.0

@@ -176,6 +176,7 @@ def test_what_is_delivered_is_called_float_where_nothing_is_quantized(
     file, gain = Artifact(tmp_path / "model.onnx", "digest"), Interval(1.2, 1.1, 1.3)
     outcome = Measured(Latency(1e6, gain, 9), Accuracy(True, 30.0))
     trial = Trial(Proposal(placement or Placement(), "cut 1"), outcome)
-    best = best_of(Entry(Candidate("key", trial, lambda: file, placement), file, np.ones(3)), gain, gain, None)
+    entry = Entry(Candidate("key", trial, lambda: file, placement), file, np.ones(3))
+    best = best_of(entry, entry, gain, gain, None)
     assert best.is_float is is_float
     assert best.qdq_pairs == pairs

@@ -39,14 +39,19 @@ def notes(
     silent: tuple[str, ...] = (),
     unseen: Accuracy | None = None,
     given_quantized: bool = False,
+    undecided: str = "",
+    sure: bool = True,
+    not_timed: Sequence[str] = (),
 ) -> tuple[str, ...]:
     found = []
     for refused, accuracy in rejected:
         trial = Trial(Proposal(refused, "cut 1"), Failed("measure", ""))
         candidate = Candidate("key", trial, lambda: Artifact(Path("m.onnx"), "m"), refused)
         found.append(Rejected(candidate, accuracy))
-    best = SimpleNamespace(is_float=is_float, selection=Accuracy(True, 30.0, silent=silent), verification=unseen)
-    confirmed = cast(Confirmed, SimpleNamespace(best=best, rejected=tuple(found), placement=placement, troubles=()))
+    searched = Accuracy(True, 30.0, silent=silent)
+    best = SimpleNamespace(is_float=is_float, confirmed=sure, selection=searched, verification=unseen)
+    known = {"best": best, "rejected": tuple(found), "placement": placement, "troubles": (), "undecided": undecided}
+    confirmed = cast(Confirmed, SimpleNamespace(**known))
     return notes_for(
         confirmed,
         reports=(),
@@ -62,6 +67,7 @@ def notes(
         why_slow=lambda: "Mul takes longer",
         losses=Losses(None if varied is None else Robustness(20.4, varied)),
         bound=Bound(20.0),
+        not_timed=not_timed,
     )
 
 
@@ -141,3 +147,24 @@ def test_selected_rewrites_are_explained() -> None:
     assert "1 operators" in note
     assert NonzeroZeroPoint.reason in note
     assert notes() == ()
+
+
+def test_nothing_is_called_best_beside_what_was_not_timed_or_not_decided() -> None:
+    full = Trial(Proposal(QUANTIZED, "full-int8"), Measured(LATENCY, Accuracy(True, 30.0)))
+    kept = {"anchors": {"full-int8": full}, "operators": ("Conv",), "is_float": True}
+    assert "float is best: no Q/DQ placement that keeps the bound was measurably faster" in notes(**kept)  # type: ignore[arg-type]
+    cut = notes(**kept, not_timed=("conv-matmul", "dynamic"))  # type: ignore[arg-type]
+    assert not any("float is best" in note for note in cut)
+    assert any(note.endswith("not timed: conv-matmul, dynamic") for note in cut)
+    unsure = notes(**kept, sure=False)  # type: ignore[arg-type]
+    assert not any("best" in note or "measurably" in note for note in unsure)
+    opened = "1 of 24 deciding blocks leave open whether full-int8 is faster: give --budget 90s or more"
+    first, *others = notes(**kept, undecided=opened, sure=False)  # type: ignore[arg-type]
+    assert first == f"NOT DECIDED: {opened}"
+    assert not any("best" in note or "measurably" in note for note in others)
+
+
+def test_no_ratio_is_told_without_an_interval() -> None:
+    unsure = Latency(1e6, Interval(6.33, 0.0, float("inf")), 2)
+    full = Trial(Proposal(QUANTIZED, "full-int8"), Measured(unsure, Accuracy(True, 30.0)))
+    assert not any("6.33" in note for note in notes(anchors={"full-int8": full}, operators=("Conv",), is_float=True))

@@ -181,7 +181,8 @@ def cells(readings: Readings, judged: Mapping[tuple[str, str], Accuracy | str]) 
         else:
             given = (GIVEN, cell[1])
             gained = Interval(1.0, 1.0, 1.0) if cell == given else readings.ratio(given, cell)
-            found[cell] = Cell(readings.latency_ms(cell), gained, accuracy)
+            # by its ratio: a median of its own would contradict the speed-up beside it
+            found[cell] = Cell(readings.latency_ms(given) / gained.value, gained, accuracy)
     return found
 
 

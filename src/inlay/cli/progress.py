@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from inlay.cli.terminal import Terminal, plain
 from inlay.run.progress import Progress, SearchStep
-from inlay.trial import Failed, Infeasible, Measured, Trial, shown_sqnr
+from inlay.trial import Failed, Infeasible, Measured, Trial, shown_ratio, shown_sqnr
 
 _LATEST = 8  # trials that the live table shows
 
@@ -98,8 +98,7 @@ def describe(trial: Trial) -> str:
     gain = outcome.latency.speedup
     metric = "" if outcome.accuracy.metric is None else f", metric {outcome.accuracy.metric:.4f}"
     bound = "" if outcome.accuracy.feasible else " (outside the bound)"
-    interval = "" if gain.low == gain.high or gain.high == math.inf else f" [{gain.low:.3f}, {gain.high:.3f}]"
-    return f"{gain.value:.3f}x{interval}, {shown_sqnr(outcome.accuracy.sqnr_db)}{metric}{bound}"
+    return f"{shown_ratio(gain, 3)}, {shown_sqnr(outcome.accuracy.sqnr_db)}{metric}{bound}"
 
 
 class JsonLines:

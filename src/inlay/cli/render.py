@@ -9,15 +9,16 @@ from typing import Any
 
 from inlay.cli.terminal import Table
 from inlay.run.compare import BenchRow
+from inlay.run.instant.by_costs import ByCosts
 from inlay.run.instant.calibrate_machine import Calibrated
 from inlay.run.instant.quantize import Quantized
-from inlay.run.result import AnchorResult, Best, TuneResult
+from inlay.run.result import AnchorResult, Best, TuneResult, why_kept
 from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL
 from inlay.search.cost_table import Fit
 from inlay.space.resolve import Decision
 from inlay.targets.listing import TargetRow
-from inlay.trial import Accuracy, Failed, Infeasible, Interval, Measured, shown_sqnr
+from inlay.trial import UNTOLD, Accuracy, Failed, Infeasible, Interval, Measured, shown_ratio, shown_sqnr
 
 
 def verdict(result: TuneResult) -> Iterator[str | Table]:
@@ -25,7 +26,7 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     best = result.best
     verdict_word = "Verdict (estimated)" if result.facts.get("kind") == "estimate" else "Verdict"
     if not best.confirmed:
-        verdict_word = "Verdict (NOT CONFIRMED)"
+        verdict_word = "Verdict (NOT DECIDED)" if result.undecided else "Verdict (NOT CONFIRMED)"
     unit = result.facts.get("unit", "ms")
     if result.not_measured:
         yield result.not_measured
@@ -38,16 +39,16 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
             yield f"  {anchor.name} failed in {anchor.outcome.stage}: {anchor.outcome.message}"
     yield ""
     if best.origin == ORIGINAL:
-        what = "nothing" if result.bound == "none" else "nothing that keeps the bound"
-        yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} {unit}); {what} is measurably faster."
+        why = why_kept(result.bound, result.undecided, bool(result.not_timed), best.confirmed)
+        yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} {unit}); {why}."
     else:
         what = "float, normalized" if best.is_float else _what(best)
         yield (
-            f"{verdict_word}: {ratio(best.speedup)} over the given model "
+            f"{verdict_word}: {shown_ratio(best.speedup)} over the given model "
             f"({result.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}): {what}."
         )
         if not best.is_float:
-            yield f"  Over the normalized float model: {ratio(best.over_float)}."
+            yield f"  Over the normalized float model: {shown_ratio(best.over_float)}."
     for each in best.shapes:
         said = ", ".join(f"{name} {'x'.join(map(str, sizes))}" for name, sizes in each.shapes.items())
         yield (
@@ -114,14 +115,9 @@ def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str)
     if not isinstance(outcome, Measured):
         return anchor.name, "not timed", "", shown
     latency = outcome.latency
-    return anchor.name, f"{latency.ns / 1e6:.3f} {unit}", ratio(latency.speedup), shown
-
-
-def ratio(found: Interval) -> str:
-    """A speed-up, with its interval where it has one."""
-    if found.low == found.high or found.high == float("inf"):
-        return f"{found.value:.2f}x"
-    return f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
+    if not latency.speedup.is_told:
+        return anchor.name, "-", UNTOLD, shown
+    return anchor.name, f"{latency.ns / 1e6:.3f} {unit}", shown_ratio(latency.speedup), shown
 
 
 def _accuracy(accuracy: Accuracy, verified: bool) -> str:
@@ -143,7 +139,7 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
 def bench_table(rows: Sequence[BenchRow]) -> Table:
     """The comparison that ``inlay bench`` made."""
     head = ("model", "latency", "speed-up over the first, 95 % interval", "blocks")
-    cells = [(str(r.path), f"{r.latency_ms:.3f} {r.unit}", ratio(r.speedup), str(r.blocks)) for r in rows]
+    cells = [(str(r.path), f"{r.latency_ms:.3f} {r.unit}", shown_ratio(r.speedup), str(r.blocks)) for r in rows]
     return Table("<>>>", [head, *cells])
 
 
@@ -247,16 +243,27 @@ def _by_costs(done: Quantized) -> Iterator[str]:
     elif not done.ports and how.rejected is None:
         timed = "nothing was timed. inlay tune measures" if how.in_float is None else "nothing else was built"
         yield f"  Float is expected to be the fastest; {timed}."
-    if how.timed is not None:
-        yield f"  Timed for a moment: {ratio(how.timed)} over the given model; inlay tune searches on, and confirms."
-    elif how.in_float is not None:
-        low_too = "" if how.rejected is None else f", {ratio(how.rejected)} in low precision at best"
-        in_float = f"{ratio(how.in_float)} over the given model in float"
-        yield f"  Timed for a moment: {in_float}{low_too}; inlay tune searches on."
-    elif done.ports:
+    yield from _timed(how)
+    if how.timed is None and how.in_float is None and done.ports:
         yield f"  Predicted, not measured: {how.speedup:.2f}x over float; inlay bench or inlay tune measures it."
     source = f"Cost table: {how.source}" if how.priced else f"{how.source[0].upper()}{how.source[1:]}"
     yield f"  {how.models} {'model was' if how.models == 1 else 'models were'} built. {source}."
+
+
+def _timed(how: ByCosts) -> Iterator[str]:
+    """What was timed for a moment, and why float was chosen where something else was timed too."""
+    if how.timed is not None:
+        gain = (
+            f": {shown_ratio(how.timed)} over the given model" if how.timed.is_told else f", with {UNTOLD} to say more"
+        )
+        yield f"  Timed for a moment{gain}; inlay tune searches on, and confirms."
+    elif how.in_float is not None:
+        versions = {"over the given model in float": how.in_float, "in low precision at best": how.rejected}
+        told = [f"{shown_ratio(r)} {what}" for what, r in versions.items() if r is not None and r.is_told]
+        gains = f": {', '.join(told)}" if told else f", with {UNTOLD} to say more"
+        yield f"  Timed for a moment{gains}; inlay tune searches on."
+        if how.why_float:
+            yield f"  {'The given model' if how.unchanged else 'Float'} was chosen: {how.why_float}."
 
 
 _FIT = ("kernel", "state", "us/call", "GMAC/s", "ns/elem", "error", "n")
@@ -292,7 +299,9 @@ def selected(done: Selected) -> Iterator[str]:
     """What ``inlay select`` wrote."""
     metric = "" if done.metric is None else f", metric {done.metric:.4f}"
     yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}."
-    found = f"{done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples"
+    gained = Interval(done.speedup, done.speedup_low, done.speedup_high)
+    over = f"{shown_ratio(gained)} over the given model" if gained.is_told else f"{UNTOLD} for a speed-up"
+    found = f"{over}, {shown_sqnr(done.sqnr_db)}{metric} on its samples"
     size = _beside(done.size_bytes, done.given_bytes)
     memory = (
         "" if done.memory_bytes is None else f"; memory of a session {_beside(done.memory_bytes, done.given_memory)}"

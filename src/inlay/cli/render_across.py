@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inlay.across.result import GIVEN, AcrossResult, Cell
-from inlay.cli.render import ratio
 from inlay.cli.terminal import Table
 from inlay.search.baselines import ORIGINAL
-from inlay.trial import shown_sqnr
+from inlay.trial import UNTOLD, shown_ratio, shown_sqnr
 
 
 def verdict(result: AcrossResult) -> Iterator[str | Table]:
@@ -44,6 +43,8 @@ def _cell(row: str, cell: Cell | None) -> str:
         return "-"
     if cell.latency_ms is None or cell.speedup is None:
         return "outside the bound" if cell.accuracy is not None else "does not run"
+    if not cell.speedup.is_told:
+        return UNTOLD
     shown = "" if row == GIVEN else f" {cell.speedup.value:.2f}x"
     accuracy = (
         "" if cell.accuracy is None or (row == GIVEN and cell.serves) else f" {shown_sqnr(cell.accuracy.sqnr_db)}"
@@ -59,7 +60,7 @@ def _deploy(result: AcrossResult) -> Iterator[str]:
     name = f"{column.spec.name} ({options})" if options else column.spec.name
     yield f"Verdict: deploy with {name}: {what}, {cell.latency_ms:.3f} ms."
     for each in result.ratios:
-        yield f"  {ratio(each.ratio)} over {each.over}."
+        yield f"  {shown_ratio(each.ratio)} over {each.over}."
     if cell.accuracy is not None:
         yield f"  SQNR {shown_sqnr(cell.accuracy.sqnr_db)} against the given model on the reference."
 
@@ -77,9 +78,9 @@ def _compromise(result: AcrossResult) -> Iterator[str]:
         if each.of == result.row:
             yield f"  {each.on}: nothing is measurably faster there."
         elif each.of == each.on:
-            yield f"  {each.on}: its own file is {ratio(each.ratio)} as fast."
+            yield f"  {each.on}: its own file is {shown_ratio(each.ratio)} as fast."
         else:
             path = result.path_of(each.of)
-            yield f"  {each.on}: {path} is {ratio(each.ratio)} as fast, and faster than what its own run found."
+            yield f"  {each.on}: {path} is {shown_ratio(each.ratio)} as fast, and faster than what its own run found."
     if result.advantage is not None:
         yield f"  The best file for each over the single one, geometric mean: {result.advantage:.2f}x."

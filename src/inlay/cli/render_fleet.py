@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from inlay.cli.terminal import Table
 from inlay.fleet.page import PAGE
 from inlay.fleet.result import FleetResult, Row
-from inlay.report.points import ratio
-from inlay.trial import shown_sqnr
+from inlay.trial import shown_ratio, shown_sqnr
 
 _HEAD = ("model", "target", "bound", "speed-up", "accuracy", "time", "folder")
 
@@ -37,7 +36,6 @@ def _cells(row: Row) -> Sequence[str]:
     if found is None:
         return (row.model, row.target, "", "failed" if row.slices else "none", "", f"{row.seconds:.0f} s", row.name)
     metric = "" if found.metric is None else f"{found.metric:.4f}, "
-    versus = {"value": found.speedup, "low": found.speedup_low, "high": found.speedup_high}
-    speedup = ratio(versus) + ("" if found.confirmed else " ?")
+    speedup = shown_ratio(found.gained) + ("" if found.confirmed else " ?")
     accuracy = metric + shown_sqnr(found.sqnr_db)
     return (row.model, row.target, found.bound, speedup, accuracy, f"{row.seconds:.0f} s", row.name)

@@ -31,7 +31,7 @@ from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.preconditions import preconditions_of
 from inlay.targets.registry import create
-from inlay.trial import Accuracy, Interval
+from inlay.trial import Accuracy, Interval, shown_ratio, shown_sqnr
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +111,11 @@ def repair(
             made = load(path)
             accuracy = subject.judge.judge(worker.run(Artifact(path.resolve(), made.sha256), subject.feeds))
             if accuracy.sqnr_db < given_db - policy.SAME_DB:
-                problem = f"the fastest has {accuracy.sqnr_db:.1f} dB, the given model {given_db:.1f} dB"
+                problem = f"the fastest has {shown_sqnr(accuracy.sqnr_db)}, the given model {shown_sqnr(given_db)}"
                 continue
             gain = _gain(subject, made, spec, seed, 1 if worker.deterministic else policy.REPAIR_PROCESSES)
             if gain is not None and not gain.shows_gain():
-                problem = f"the fastest at its accuracy is {gain.value:.2f}x [{gain.low:.2f}, {gain.high:.2f}] as fast"
+                problem = f"the fastest at its accuracy is not shown to gain: {shown_ratio(gain)}"
             elif best is None or best[0] is None or (gain is not None and gain.value > best[0].value):
                 best = gain, accuracy.sqnr_db, path
         if best is not None:

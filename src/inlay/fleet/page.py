@@ -6,7 +6,7 @@ from pathlib import Path
 
 from inlay.files import write_text
 from inlay.fleet.result import FleetResult
-from inlay.trial import shown_sqnr
+from inlay.trial import shown_ratio, shown_sqnr
 from inlay.version import __version__
 
 PAGE = "fleet.html"
@@ -16,11 +16,10 @@ PAGE = "fleet.html"
 def write_page(folder: Path, result: FleetResult) -> Path:
     """Write the page into ``folder``: one document that refers only to the runs' own pages. Raises JournalError."""
     from inlay.report.page import style, template  # templates and drawings: no other command waits for them
-    from inlay.report.points import ratio
 
     reports = {row.name for row in result.rows if (folder / row.name / "report.html").is_file()}
     text = template("inlay.fleet", "page.html.j2").render(
-        result=result, reports=reports, ratio=ratio, decibels=shown_sqnr, style=style(), version=__version__
+        result=result, reports=reports, ratio=shown_ratio, decibels=shown_sqnr, style=style(), version=__version__
     )
     write_text(folder / PAGE, text)
     return folder / PAGE

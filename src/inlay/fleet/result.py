@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.run.result import TuneResult
+from inlay.trial import Interval
 from inlay.version import __version__
 
 
@@ -18,7 +19,7 @@ class Figures:
 
     Attributes:
         speedup, speedup_low, speedup_high: over the given model; bounds are None where they are infinite.
-        baseline_ms, latency_ms: medians of the given and of the delivered model.
+        baseline_ms, latency_ms: of the given and of the delivered model.
         bound: the accuracy bound, as text.
         stopped_because: why its latest search ended.
         notes: of the run.
@@ -39,6 +40,12 @@ class Figures:
     stopped_because: str
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gained(self) -> Interval:
+        """The speed-up with its interval."""
+        low, high = self.speedup_low, self.speedup_high
+        return Interval(self.speedup, 0.0 if low is None else low, math.inf if high is None else high)
 
     @classmethod
     def of(cls, result: TuneResult) -> Figures:

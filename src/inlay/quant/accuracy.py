@@ -124,7 +124,7 @@ class Judge:
                 raise
             metric, failure = None, f"{reshaped}: {error}"  # it takes outputs as float has them
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
-        reason = failure or self._reason(worst, margin, drop, reshaped)
+        reason = failure or self._reason(worst, margin, reshaped) or self._fall(outputs, drop)
         figures = (worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
         return Accuracy(not reason, *figures, self.silent)
 
@@ -191,7 +191,7 @@ class Judge:
                 return f"output {name} has another shape than float's in {found} of {len(pairs)} samples"
         return ""
 
-    def _reason(self, worst: OutputError, margin: float, drop: float | None, reshaped: str) -> str:
+    def _reason(self, worst: OutputError, margin: float, reshaped: str) -> str:
         least = self._bound.min_sqnr_db
         if least is not None and reshaped:
             return reshaped
@@ -202,10 +202,20 @@ class Judge:
                 share = min(1.0, 10.0 ** (-worst.sqnr_db / 10.0))
                 found = f"{share:.1%} of the integers in output {worst.name} change: {worst.sqnr_db:.1f} dB"
             return f"{found}, below {least:g} dB{note}"
-        most = self._bound.max_drop
-        if most is not None and drop is not None and drop > most + 1e-12:
-            return f"{self._bound.metric} falls by {drop:.4g}, more than {most:g}"
         return ""
+
+    def _fall(self, outputs: Sequence[Outputs], drop: float | None) -> str:
+        """That the metric falls too far, in what it counts where it counts; empty where it does not."""
+        most = self._bound.max_drop
+        if most is None or drop is None or drop <= most + 1e-12 or self._metric is None:
+            return ""
+        ours = self.reference
+        if isinstance(self._metric, Agreement):
+            ours, outputs = self._wanted, self._padding.without_each(outputs)
+        hits = hits_of(self._metric, outputs, ours, self._labels)
+        counted = "" if hits is None or not hits.size else f"{round(drop * hits.size)} of {hits.size} "
+        fallen = f"{counted}({drop:.4g})" if counted else f"{drop:.4g}"
+        return f"{self._bound.metric} falls by {fallen}, more than {most:g}"
 
     def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float]:
         errors = []

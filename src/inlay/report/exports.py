@@ -156,7 +156,11 @@ def _trials(run: FinishedRun) -> Iterator[Mapping[str, Any]]:
         row["metric"] = "" if accuracy.metric is None else accuracy.metric
         if isinstance(outcome, Measured):
             speed = outcome.latency.speedup
-            row |= {"latency_ms": outcome.latency.ns / 1e6, "speedup": speed.value, "blocks": outcome.latency.blocks}
+            row |= {
+                "latency_ms": run.baseline_ms / speed.value,
+                "speedup": speed.value,
+                "blocks": outcome.latency.blocks,
+            }
             row |= {"speedup_low": speed.low, "speedup_high": speed.high}
             row["size_bytes"] = run.sizes.get(trial.candidate, "")
         yield row

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from inlay.measure.journal import Journal, Record
 from inlay.run.facts import PROFILE, SIZE
 from inlay.run.outcome.evidence import EVIDENCE, Evidence
 from inlay.targets.base import KernelTime
-from inlay.trial import Measured
+from inlay.trial import Interval, Measured
 
 _OF_CONTENT = TemplateError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError
 """What reading a result of other types or numbers than were written raises."""
@@ -47,6 +49,32 @@ class FinishedRun:
     evidence: Evidence | None
     profiles: Mapping[str, Sequence[KernelTime]]
     recipe: str
+
+    @property
+    def baseline_ms(self) -> float:
+        """Of the given model: every latency of the report follows from it and a speed-up, so that they agree."""
+        return float(self.result["baseline"]["latency_ms"])
+
+    @cached_property
+    def speeds(self) -> Mapping[str, Interval]:
+        """Speed-up of each model that was timed, by key: of fresh processes where the result has it from there."""
+        found = {t.candidate: t.outcome.latency.speedup for t in self.trials if isinstance(t.outcome, Measured)}
+        if self.evidence is not None:
+            named = {a["name"]: a for a in self.result.get("anchors", ())}
+            for name, key in self.evidence.anchors.items():
+                if key in found and (each := named.get(name)) is not None and each.get("speedup") is not None:
+                    found[key] = interval_of(each)
+            if self.evidence.delivered:
+                found[self.evidence.delivered] = interval_of(self.result["best"])
+        return found
+
+
+def interval_of(figures: Mapping[str, Any]) -> Interval:
+    """The speed-up of an anchor or of the delivered model in ``result.json``, which has no infinite numbers."""
+    value, low, high = (figures.get(key) for key in ("speedup", "speedup_low", "speedup_high"))
+    return Interval(
+        math.nan if value is None else value, 0.0 if low is None else low, math.inf if high is None else high
+    )
 
 
 def read_run(folder: Path) -> FinishedRun:

@@ -30,6 +30,17 @@ def spent(kernels: Sequence[KernelTime]) -> dict[str, float]:
     return found
 
 
+def scale(run: FinishedRun, key: str) -> float | None:
+    """The measured latency of a model over its kernel time by the profile; None where one of them is not known.
+
+    A profile is of one moment, and slows the model down: beside latencies of others it would tell another story.
+    """
+    speed, total = run.speeds.get(key), sum(k.ns for k in run.profiles.get(key, ()))
+    if speed is None or not speed.is_told or not total > 0.0:
+        return None
+    return run.baseline_ms * 1e6 / speed.value / total
+
+
 def prices(kernels: Sequence[KernelTime]) -> dict[str, float]:
     """Nanoseconds that Q, DQ, reorders and transposes take, by the value whose boundary they serve."""
     found: defaultdict[str, float] = defaultdict(float)
@@ -61,8 +72,8 @@ class UnitRow:
 def unit_rows(run: FinishedRun, evidence: Evidence) -> list[UnitRow]:
     """Every unit, in topological order."""
     owner = {node: i for i, unit in enumerate(evidence.units) for node in unit.nodes}
-    after, families = _of_units(run.profiles.get(evidence.delivered, ()), owner)
-    before, _ = _of_units(run.profiles.get(evidence.floats, ()), owner)
+    after, families = _of_units(run, evidence.delivered, owner)
+    before, _ = _of_units(run, evidence.floats, owner)
     rows = []
     for i, unit in enumerate(evidence.units):
         known = families.get(i, frozenset())
@@ -73,15 +84,16 @@ def unit_rows(run: FinishedRun, evidence: Evidence) -> list[UnitRow]:
 
 
 def _of_units(
-    kernels: Sequence[KernelTime], owner: Mapping[str, int]
+    run: FinishedRun, key: str, owner: Mapping[str, int]
 ) -> tuple[dict[int, float], dict[int, frozenset[str]]]:
-    """Nanoseconds and families of the kernels of each unit, by its index."""
+    """Nanoseconds and families of the kernels of each unit in the model ``key``, by its index, scaled."""
+    kernels, factor = run.profiles.get(key, ()), scale(run, key) or 1.0
     ns: defaultdict[int, float] = defaultdict(float)
     families: defaultdict[int, set[str]] = defaultdict(set)
     for kernel in kernels:
         at = next((owner[n] for n in kernel.nodes if n in owner), None)
         if at is not None and kernel.kind == "compute":
-            ns[at] += kernel.ns
+            ns[at] += factor * kernel.ns
             families[at] |= {kernel.family} - {OTHER}
     return dict(ns), {at: frozenset(found) for at, found in families.items() if found}
 
@@ -92,7 +104,14 @@ def _why(unit: UnitFacts, executed: str, saved_ns: float | None) -> str:
     if unit.precision != FLOAT:
         if executed == FLOATING and unit.precision == STATIC:
             return "quantized, but its kernel computes in float"
-        return f"{-saved_ns / 1e3:.1f} us slower than in float" if saved_ns is not None and saved_ns < 0.0 else ""
+        if saved_ns is None or saved_ns >= 0.0:
+            return ""
+        hoped = (
+            ""
+            if unit.gain_ns is None or unit.gain_ns <= 0.0
+            else f", where {unit.gain_ns / 1e3:.1f} us less was expected"
+        )
+        return f"by its profile {-saved_ns / 1e3:.1f} us slower than in float{hoped}"
     if executed == INTEGER:
         return "it runs on its neighbors' integers"
     parts = []

@@ -16,12 +16,13 @@ from markupsafe import Markup
 from inlay.errors import InlayError
 from inlay.files import write_text
 from inlay.report.drawing import drawing
-from inlay.report.folder import FinishedRun, read_run, refusing_damage
-from inlay.report.kernels import KINDS, spent, unit_rows
-from inlay.report.points import front, ratio, sentinel, trace
+from inlay.report.folder import FinishedRun, interval_of, read_run, refusing_damage
+from inlay.report.kernels import KINDS, scale, spent, unit_rows
+from inlay.report.points import front, sentinel, trace
 from inlay.run.outcome.evidence import Evidence
+from inlay.run.result import why_kept
 from inlay.search.baselines import ORIGINAL
-from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr
+from inlay.trial import SHOWN_AS_EXACT_DB, shown_ratio, shown_sqnr
 
 REPORT = "report.html"
 """Name of the page in a run's folder."""
@@ -78,7 +79,7 @@ def page(run: FinishedRun) -> str:
         worst=[] if evidence is None else sorted(evidence.samples, key=lambda s: s[1])[:_WORST],
         outputs=run.result["best"].get("outputs", []),
         exact_db=SHOWN_AS_EXACT_DB,
-        ratio=ratio,
+        ratio=lambda figures: shown_ratio(interval_of(figures)),
         decibels=shown_sqnr,
         megabytes=megabytes,
         style=style(),
@@ -88,11 +89,21 @@ def page(run: FinishedRun) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """Kernel time of one model: its name, nanoseconds by kind, and their sum."""
+    """Kernel time of one model.
+
+    Attributes:
+        name: of it.
+        parts: nanoseconds by kind; where its latency was measured, their sum is that.
+        total: the sum.
+        profiled: that of the profile itself.
+        measured: whether its latency was measured.
+    """
 
     name: str
     parts: Mapping[str, float]
     total: float
+    profiled: float
+    measured: bool
 
 
 def bars(run: FinishedRun, evidence: Evidence) -> list[Bar]:
@@ -106,8 +117,10 @@ def bars(run: FinishedRun, evidence: Evidence) -> list[Bar]:
     found = []
     for key, name in named.items():
         if key in run.profiles:
-            parts = spent(run.profiles[key])
-            found.append(Bar(name, parts, sum(parts.values())))
+            parts, factor = spent(run.profiles[key]), scale(run, key)
+            total = sum(parts.values())
+            scaled = {kind: ns * (factor or 1.0) for kind, ns in parts.items()}
+            found.append(Bar(name, scaled, total * (factor or 1.0), total, factor is not None))
     return found
 
 
@@ -131,8 +144,9 @@ def verdict(result: Mapping[str, Any]) -> str:
     best, given_ms = result["best"], result["baseline"]["latency_ms"]
     sure = "" if best.get("confirmed", True) else " (not confirmed in fresh processes)"
     if best["origin"] == ORIGINAL:
-        why = f"nothing that keeps the bound is measurably faster than its {given_ms:.3f} ms"
-        return f"Keep the model as it is: {why}{sure}."
+        words = str(result["bound"]), str(result.get("undecided") or ""), bool(result.get("not_timed"))
+        why = why_kept(*words, bool(best.get("confirmed", True)))
+        return f"Keep the model as it is, at {given_ms:.3f} ms: {why}{sure}."
     what = "as float, normalized" if best["is_float"] else f"with {best['qdq_pairs']} Q/DQ pairs"
     low, high = best["speedup_low"], best["speedup_high"]
     between = (

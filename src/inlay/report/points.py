@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from inlay.measure.journal import Record
 from inlay.report.charts import Axis, quantile
 from inlay.report.folder import FinishedRun
 from inlay.search.baselines import ORIGINAL
-from inlay.trial import SHOWN_AS_EXACT_DB, Failed, Infeasible, Interval, Measured, shown_sqnr
+from inlay.trial import SHOWN_AS_EXACT_DB, Failed, Infeasible, Interval, Measured, shown_ratio, shown_sqnr
 
 _WIDTH, _HEIGHT = 640.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 20.0, 16.0, 44.0
-_MOST_SPAN = 1.25
-"""Intervals of few blocks are wide or open: an axis goes this factor beyond the extreme values, and bars end there."""
+_MOST_SPAN = 1.5
+"""Intervals of few blocks are wide or open: an axis goes this factor beyond the extreme values, and bars that
+go on end there in an arrow."""
 _BAND = (0.05, 0.95)
 """Quantiles of the given model's own readings that make the noise band."""
 
@@ -33,6 +33,7 @@ class Mark:
         label: its name.
         details: pairs of words to show when it is chosen.
         command: the line that writes this model; empty where there is none.
+        cut: whether the error bar goes on beyond the lower and the upper end of the chart.
     """
 
     x: float
@@ -43,6 +44,7 @@ class Mark:
     label: str
     details: Sequence[tuple[str, str]]
     command: str = ""
+    cut: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Chart:
 def front(run: FinishedRun) -> Chart:
     """Speed-up over the given model against SQNR, of all models that were timed; a line joins those that none beats.
 
-    Figures are those of the search; the delivered model stands where it was confirmed.
+    Figures are those of the search; what was confirmed stands where it was confirmed.
     """
     timed = _timed(run)
     delivered = "" if run.evidence is None else run.evidence.delivered
@@ -71,16 +73,15 @@ def front(run: FinishedRun) -> Chart:
     right = _WIDTH - _RIGHT - 44.0
     x = Axis.around(finite or [0.0, 40.0], _LEFT, right)
     exact_x = right + 34.0
-    speeds = [confirmed(run) if t.candidate == delivered else m.latency.speedup for t, m in timed]
+    speeds = [run.speeds[t.candidate] for t, _ in timed]
     y = Axis.around([1.0, *_span(speeds)], _HEIGHT - _BOTTOM, _TOP)
-    given_ms = run.result["baseline"]["latency_ms"]
     kept = run.result["best"]["origin"] == ORIGINAL
-    given = [("latency", f"{given_ms:.3f} ms"), ("this is", "the model as it was given")]
+    given = [("latency", f"{run.baseline_ms:.3f} ms"), ("this is", "the model as it was given")]
     marks = [Mark(exact_x, y.at(1.0), y.at(1.0), y.at(1.0), "best" if kept else "anchor", ORIGINAL, given)]
     for (trial, measured), speed in zip(timed, speeds, strict=True):
-        accuracy, details = measured.accuracy, _details(trial, measured, run.sizes.get(trial.candidate))
+        accuracy, details = measured.accuracy, _details(run, trial, measured)
         if trial.candidate == delivered:
-            details = [("confirmed in fresh processes", ratio(vars(speed))), ("file", "model.onnx"), *details]
+            details = [("file", "model.onnx"), *details]
         shape = "anchor" if trial.origin in _anchor_names(run) else "point"
         shape = "best" if trial.candidate == delivered else shape if accuracy.feasible else "outside"
         marks.append(
@@ -93,19 +94,13 @@ def front(run: FinishedRun) -> Chart:
                 trial.origin,
                 details,
                 commands.get(trial.candidate, ""),
+                _cut(y, speed),
             )
         )
     marks.sort(key=lambda m: (m.shape == "best", bool(m.command)))  # what matters most lies on top, and can be chosen
     order = sorted((m for m in marks if m.command), key=lambda m: (m.x, m.y))
     line = " ".join(f"{m.x},{m.y}" for m in order)
     return Chart(x, y, marks, line, exact_x=exact_x)
-
-
-def confirmed(run: FinishedRun) -> Interval:
-    """The speed-up of the delivered model as it is reported: an open end of the interval is its value."""
-    best = run.result["best"]
-    value, low, high = best["speedup"], best["speedup_low"], best["speedup_high"]
-    return Interval(value, value if low is None else low, value if high is None else high)
 
 
 def select_lines(run: FinishedRun) -> dict[str, str]:
@@ -133,7 +128,7 @@ def select_lines(run: FinishedRun) -> dict[str, str]:
 def trace(run: FinishedRun) -> Chart:
     """Speed-up of every trial in order, the best so far as a line, and the noise band of the given model around 1."""
     trials = run.trials
-    timed = [t.outcome.latency.speedup for t in trials if isinstance(t.outcome, Measured)]
+    timed = [run.speeds[t.candidate] for t in trials if isinstance(t.outcome, Measured)]
     ratios = sentinel_ratios(run)
     band = (quantile(ratios, _BAND[0]), quantile(ratios, _BAND[1])) if len(ratios) > 2 else None
     x = Axis(0.0, max(len(trials) + 1.0, 2.0), _LEFT, _WIDTH - _RIGHT)
@@ -143,11 +138,12 @@ def trace(run: FinishedRun) -> Chart:
         outcome = trial.outcome
         at, shape, details = x.at(number), "failed", []
         low = high = where = y.begin
+        cut = False, False
         if isinstance(outcome, Measured):
-            speed = outcome.latency.speedup
-            where, low, high = y.at(speed.value), y.at(speed.low), y.at(speed.high)
+            speed = run.speeds[trial.candidate]
+            where, low, high, cut = y.at(speed.value), y.at(speed.low), y.at(speed.high), _cut(y, speed)
             shape = "best" if trial.accepted else "point" if outcome.accuracy.feasible else "outside"
-            details = _details(trial, outcome, run.sizes.get(trial.candidate))
+            details = _details(run, trial, outcome)
             if trial.accepted:
                 best = speed.value
         elif isinstance(outcome, Infeasible):
@@ -155,7 +151,7 @@ def trace(run: FinishedRun) -> Chart:
         elif isinstance(outcome, Failed):
             details = [(f"failed in {outcome.stage}", outcome.message[:300])]
         line.append(f"{at},{y.at(best)}")
-        marks.append(Mark(at, where, low, high, shape, f"{number}. {trial.origin}", details))
+        marks.append(Mark(at, where, low, high, shape, f"{number}. {trial.origin}", details, cut=cut))
     return Chart(x, y, marks, " ".join(line), None if band is None else (y.at(band[1]), y.at(band[0])))
 
 
@@ -191,6 +187,11 @@ def _span(speeds: Sequence[Interval]) -> Iterator[float]:
         yield from (speed.value, max(speed.low, low / _MOST_SPAN), min(speed.high, high * _MOST_SPAN))
 
 
+def _cut(y: Axis, speed: Interval) -> tuple[bool, bool]:
+    """Whether an interval goes on beyond the lower and the upper end of the axis."""
+    return speed.low < y.low, speed.high > y.high
+
+
 def _timed(run: FinishedRun) -> list[tuple[Record, Measured]]:
     return [(t, t.outcome) for t in run.trials if isinstance(t.outcome, Measured)]
 
@@ -199,18 +200,21 @@ def _anchor_names(run: FinishedRun) -> set[str]:
     return {str(a["name"]) for a in run.result.get("anchors", ())}
 
 
-def _details(trial: Record, measured: Measured, size: int | None) -> list[tuple[str, str]]:
-    speed, accuracy = measured.latency.speedup, measured.accuracy
+def _details(run: FinishedRun, trial: Record, measured: Measured) -> list[tuple[str, str]]:
+    speed, accuracy, size = run.speeds[trial.candidate], measured.accuracy, run.sizes.get(trial.candidate)
     rows = [
-        ("latency", f"{measured.latency.ns / 1e6:.3f} ms"),
-        ("speed-up over the given model", ratio(vars(speed))),
+        *([("latency", f"{run.baseline_ms / speed.value:.3f} ms")] if speed.is_told else ()),
+        ("speed-up over the given model", shown_ratio(speed)),
         ("SQNR of the worst output", shown_sqnr(accuracy.sqnr_db)),
     ]
     if accuracy.metric is not None:
         rows.append(("metric", f"{accuracy.metric:.4f}"))
     if size is not None:
         rows.append(("size", f"{size / 1e6:.2f} MB"))
-    rows.append(("blocks", str(measured.latency.blocks)))
+    if speed == measured.latency.speedup:
+        rows.append(("blocks", str(measured.latency.blocks)))
+    else:
+        rows.append(("in the search", f"{shown_ratio(measured.latency.speedup)} in {measured.latency.blocks} blocks"))
     if measured.equal_to:
         rows.append(
             ("note", "the runtime makes the same graph of it as of an earlier candidate, whose figures these are")
@@ -218,11 +222,3 @@ def _details(trial: Record, measured: Measured, size: int | None) -> list[tuple[
     if not accuracy.feasible:
         rows.append(("outside the bound", accuracy.reason))
     return rows
-
-
-def ratio(interval: Mapping[str, Any]) -> str:
-    """A speed-up with its interval, of ``value``, ``low`` and ``high``."""
-    low, high = interval["low"], interval["high"]
-    if low is None or high is None or low == high or math.isinf(high):
-        return f"{interval['value']:.2f}x"
-    return f"{interval['value']:.2f}x [{low:.2f}, {high:.2f}]"

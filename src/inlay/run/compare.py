@@ -24,7 +24,11 @@ _SLOT_NS = 4_000_000  # that each reading takes at least
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One model of a comparison: its median in ``unit``, and the first model's latency over its own."""
+    """One model of a comparison, and the first model's latency over its own, paired by block.
+
+    ``latency_ms`` is the first one's median in ``unit`` over ``speedup``: medians of their own have another ratio.
+    Without an interval it is its own median.
+    """
 
     path: Path
     latency_ms: float
@@ -84,14 +88,15 @@ def compare(
                 readings.append(found)
                 deterministic, unit = worker.deterministic, worker.fingerprint.facts.get("unit", "ms")
     timing = joined(readings)
-    ns, taken = timing.ns, timing.taken
+    ns, taken, first_ms = timing.ns, timing.taken, float(np.median(timing.own_ns[:, 0])) / 1e6
     rows = []
     for i, file in enumerate(files):
         gain = speedup(ns[:, 0], ns[:, i], LEVEL, taken[:, 0], taken[:, i])
         if deterministic or i == 0:
             ratio = float(ns[0, 0] / ns[0, i]) if deterministic else 1.0
             gain = Interval(ratio, ratio, ratio)
-        rows.append(BenchRow(file.path, float(np.median(timing.own_ns[:, i])) / 1e6, gain, len(ns), unit))
+        own_ms = float(np.median(timing.own_ns[:, i])) / 1e6
+        rows.append(BenchRow(file.path, first_ms / gain.value if gain.is_told else own_ms, gain, len(ns), unit))
     return rows
 
 

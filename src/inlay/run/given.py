@@ -27,7 +27,7 @@ from inlay.run.plan import Effort
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session
-from inlay.search.baselines import ORIGINAL
+from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.targets.base import Artifact, OwnPrecision, TargetSpec
 from inlay.targets.registry import create, in_float32
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
@@ -254,9 +254,10 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
     evaluator, _ = evaluator_of(session, given, feed, protocol, lambda: 0.0)
     entry = Entry(evaluator.incumbent, given.file, np.array([evaluator.incumbent.latency_ns]))
     same = Interval(1.0, 1.0, 1.0)
-    best = replace(best_of(entry, same, same, None), confirmed=False)
-    confirmed = Confirmed(best, best.latency_ms, given.file.path, None, (), Effort(0, 0, 0, 0))
+    best = replace(best_of(entry, entry, same, same, None), confirmed=False)
     note = f"the budget was spent before there was a candidate: {late}"
+    undecided = "nothing in low precision was built before the time ended: give a longer --budget"
+    confirmed = Confirmed(best, best.latency_ms, given.file.path, None, (), Effort(0, 0, 0, 0), undecided=undecided)
     result = assemble(
         inputs,
         session.worker.fingerprint,
@@ -267,6 +268,7 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
         search={"builds": session.worker.builds, "wall_s": round(session.seconds, 3), "stopped_because": note},
         notes=(note,),
         interrupted=False,
+        not_timed=(FLOAT, FULL_INT8),
     )
     confirmed.install(inputs.out / "model.onnx")
     write_json(inputs.out / "result.json", result.as_json())

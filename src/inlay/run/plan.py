@@ -366,6 +366,14 @@ class Plan:
             else min(wanted, int(left_s / (_SAFETY * costs.process_s(models, effort.blocks))))
         )
 
+    def longer_s(self, more_s: float, effort: Effort, full: Effort) -> int:
+        """Seconds of a budget under which the confirmation has ``more_s`` seconds more, in steps of 5 s.
+
+        It gets a share of a longer budget, and processes are started besides.
+        """
+        extra_s = _LATE_SAFETY * more_s + (0.0 if effort.first else 1.0) * (full.first + full.second)
+        return 5 * math.ceil((self.seconds + extra_s / _CONFIRMATION_SHARE) / 5)
+
     @property
     def before_writing(self) -> Deadline:
         """When everything must be known that is to be written."""

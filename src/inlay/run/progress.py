@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from inlay.trial import Failed, Measured, Trial
+from inlay.trial import Failed, Measured, Trial, shown_ratio, shown_sqnr
 
 _LOGGER = logging.getLogger("inlay")
 
@@ -72,7 +72,7 @@ class Logged:
         """Log what became of the candidate."""
         trial, outcome = step.trial, step.trial.outcome
         if isinstance(outcome, Measured):
-            found = f"{outcome.latency.speedup.value:.3f}x, {outcome.accuracy.sqnr_db:.1f} dB"
+            found = f"{shown_ratio(outcome.latency.speedup)}, {shown_sqnr(outcome.accuracy.sqnr_db)}"
         else:
             found = f"failed in {outcome.stage}" if isinstance(outcome, Failed) else outcome.accuracy.reason
         best = "; the best so far" if trial.accepted else ""

@@ -14,10 +14,8 @@ from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
 from inlay.run.facts import PrecisionChoice
 from inlay.run.robustness import Robustness
-from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
+from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome, shown_ratio, shown_sqnr
 from inlay.version import __version__
-
-_EXACT_DB = 120.0  # about the rounding of float32 sums
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,8 @@ class AnchorResult:
         latency = self.outcome.latency if isinstance(self.outcome, Measured) else None
         return {
             "name": self.name,
-            "latency_ms": None if latency is None else latency.ns / 1e6,
-            "speedup": None if latency is None else latency.speedup.value,
+            "latency_ms": None if latency is None or not latency.speedup.is_told else latency.ns / 1e6,
+            "speedup": None if latency is None or not latency.speedup.is_told else latency.speedup.value,
             "speedup_low": None if latency is None else _finite(latency.speedup.low),
             "speedup_high": None if latency is None else _finite(latency.speedup.high),
             "sqnr_db": accuracy.sqnr_db,
@@ -70,8 +68,9 @@ class ShapeFigures:
     Attributes:
         shapes: of each input.
         weight: its share of the mean latency.
-        baseline_ms, latency_ms: medians of the given and of the delivered model, in the same blocks.
-        speedup: median of their ratios.
+        baseline_ms: median of the given model.
+        latency_ms: of the delivered one: that over ``speedup``.
+        speedup: median of their ratios in the same blocks.
     """
 
     shapes: Mapping[str, list[int]]
@@ -88,7 +87,7 @@ class Best:
     Attributes:
         origin: which anchor or strategy proposed it.
         placement_digest: its placement; of the empty one for float.
-        latency_ms: median of the confirmation.
+        latency_ms: the given model's median in the confirmation over ``speedup``.
         speedup: over the model as it was given.
         over_float: over the normalized float model, in the same blocks.
         selection: accuracy on the samples that the search looked at.
@@ -183,6 +182,9 @@ class TuneResult:
         run_with: a program that runs the delivered model with the options that it was measured with; may be empty.
         notes: what people should know: passes rolled back, why float is best, too few samples.
         interrupted: the run was stopped by the user.
+        undecided: which models may be faster than the one that is delivered, and what it would take to know; empty
+            where the readings say.
+        not_timed: anchors that there was no time for.
         baseline_memory: bytes that a session of the given model takes at most; None where they are not known.
     """
 
@@ -205,6 +207,8 @@ class TuneResult:
     baseline_memory: int | None = None
     run_with: str = ""
     precision: PrecisionChoice | None = None
+    undecided: str = ""
+    not_timed: tuple[str, ...] = ()
 
     @property
     def model_path(self) -> Path:
@@ -221,11 +225,12 @@ class TuneResult:
         best, unit = self.best, self.facts.get("unit", "ms")
         accuracy = best.verification or best.selection
         where = "unseen samples" if best.verification else "samples that the search saw"
-        fidelity = "exact" if accuracy.sqnr_db >= _EXACT_DB else f"{accuracy.sqnr_db:.1f} dB"
+        fidelity = shown_sqnr(accuracy.sqnr_db)
         metric = "" if accuracy.metric is None else f"metric {accuracy.metric:.4f}, "
-        gain = f"{best.speedup.value:.2f}x [{best.speedup.low:.2f}, {best.speedup.high:.2f}]"
+        sure = "" if best.confirmed else "NOT CONFIRMED: "
         return (
-            f"{gain} over the given model ({self.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}) "
+            f"{sure}{shown_ratio(best.speedup)} over the given model "
+            f"({self.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}) "
             f"by {best.origin}; {metric}{fidelity} on {where}; {self.model_path}"
         )
 
@@ -234,11 +239,17 @@ class TuneResult:
         body = ""
         for anchor in self.anchors:
             found = anchor.as_json()
-            numbers = (found[key] for key in ("latency_ms", "speedup", "sqnr_db"))
-            cells = [anchor.name, *("" if n is None else f"{n:.2f}" for n in numbers)]
+            timed = anchor.outcome.latency.speedup if isinstance(anchor.outcome, Measured) else None
+            ms, db = found["latency_ms"], found["sqnr_db"]
+            cells = [
+                anchor.name,
+                "" if ms is None else f"{ms:.3f}",
+                "" if timed is None else shown_ratio(timed),
+                "" if db is None else shown_sqnr(db),
+            ]
             body += "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        head = "<tr><th>anchor</th><th>latency</th><th>speed-up</th><th>SQNR, dB</th></tr>"
+        head = "<tr><th>anchor</th><th>latency, ms</th><th>speed-up</th><th>SQNR</th></tr>"
         return f"<p><b>{escape(self.summary())}</b></p><table>{head}{body}</table><ul>{notes}</ul>"
 
     def as_json(self) -> dict[str, Any]:
@@ -259,11 +270,23 @@ class TuneResult:
             "anchors": [a.as_json() for a in self.anchors],
             "pareto": [dict(p) for p in self.pareto],
             "search": dict(self.search),
+            "undecided": self.undecided or None,
+            "not_timed": list(self.not_timed),
             "seed": self.seed,
             "command": self.command,
             "run_with": self.run_with,
             "notes": list(self.notes),
         }
+
+
+def why_kept(bound: str, undecided: str, not_timed: bool, confirmed: bool) -> str:
+    """Why the given model is delivered, for people: no more than was measured."""
+    if undecided:
+        return "whether anything is faster is not known"
+    kept = "" if bound == "none" else " and keeps the bound"
+    if not_timed or not confirmed:
+        return f"nothing that was timed{kept} was measurably faster"
+    return f"nothing{' that keeps the bound' if kept else ''} is measurably faster"
 
 
 def not_measured(facts: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
 from inlay.errors import Ended, TargetError, TimedOut
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.run.reference import RunFiles
+from inlay.trial import shown_sqnr
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Robustness:
     def __str__(self) -> str:
         (name, db), *others = self.varied_db.items()
         if db >= self.samples_db:
-            return f"{self.samples_db:.1f} dB on the samples, and no less on {len(others) + 1} ways to vary them"
+            return f"{shown_sqnr(self.samples_db)} on the samples, and no less on {len(others) + 1} ways to vary them"
         rest = f", the worst of {len(others) + 1} ways to vary them" if others else ""
-        return f"{self.samples_db:.1f} dB on the samples, {db:.1f} dB with {name}{rest}"
+        return f"{shown_sqnr(self.samples_db)} on the samples, {shown_sqnr(db)} with {name}{rest}"
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``: the worst way first."""

@@ -20,7 +20,7 @@ from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
 from inlay.run.finished import TOO_OLD, inputs_of, writer_of
-from inlay.trial import Accuracy, Measured
+from inlay.trial import Accuracy, Measured, shown_sqnr
 
 _MOST_BYTES = 1 << 63  # no file system holds more in one file
 
@@ -99,7 +99,10 @@ def wish(
 
 @dataclass(frozen=True)
 class Selected:
-    """The model that was written, with what the search measured of it, and sizes of the given model as far as known."""
+    """The model that was written, with what the search measured of it, and sizes of the given model as far as known.
+
+    ``latency_ms`` is the given model's in ``result.json`` over ``speedup``.
+    """
 
     path: Path
     sha256: str
@@ -113,6 +116,8 @@ class Selected:
     memory_bytes: int | None = None
     given_bytes: int | None = None
     given_memory: int | None = None
+    speedup_low: float = 0.0
+    speedup_high: float = math.inf
 
 
 def select(folder: Path, out: Path, wish: Wish) -> Selected:
@@ -122,25 +127,29 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         JournalError: there is no finished run in ``folder``.
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
-    path, sha256, sizes, given = _model(folder)
+    path, sha256, sizes, given, baseline_ms = _model(folder)
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     journal = Journal(folder / "run.sqlite", None)
     try:
         done = _select(journal, path, sha256, out, wish, given)
-        return replace(done, given_bytes=sizes[0], given_memory=sizes[1])
+        ms = baseline_ms / done.speedup
+        return replace(done, latency_ms=ms, given_bytes=sizes[0], given_memory=sizes[1])
     finally:
         journal.close()
 
 
-def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list[Path]]:
-    """The model of the run, its digest then, its bytes in a file and in memory, and all that the run was made from."""
+def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list[Path], float]:
+    """The model of the run, its digest then, its bytes in a file and in memory, and all that the run was made from.
+
+    Last, its latency in milliseconds.
+    """
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf8"))
         model = result["model"]
         baseline = dict(result["baseline"])
         sizes = _bytes(baseline, "size_bytes"), _bytes(baseline, "memory_bytes")
-        return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result)
+        return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result), float(baseline["latency_ms"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
@@ -184,6 +193,8 @@ def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, gi
         measured.accuracy.metric,
         model_bytes(out),
         journal.fact(MEMORY.of(trial.candidate)),
+        speedup_low=measured.latency.speedup.low,
+        speedup_high=measured.latency.speedup.high,
     )
 
 
@@ -235,7 +246,7 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
     kept = [(t, outcome) for t, outcome in measured if wish.kept_by(outcome.accuracy, sizes[t.candidate])]
     if not kept:
         best = max((outcome.accuracy.sqnr_db for _, outcome in measured), default=None)
-        note = "nothing was measured" if best is None else f"the most accurate one has {best:.1f} dB"
+        note = "nothing was measured" if best is None else f"the most accurate one has {shown_sqnr(best)}"
         if wish.max_bytes is not None and measured:
             note += f", the smallest one {min(s for s in sizes.values() if s is not None) / 1e6:.3g} MB"
         raise UsageError(f"no measured model keeps {wish}: {note}")

@@ -29,7 +29,7 @@ from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of, given_alone
 from inlay.run.inputs import TuneRequest
 from inlay.run.oracles import GuidedSetup, guided_report
-from inlay.run.outcome.assemble import assemble
+from inlay.run.outcome.assemble import assemble, one_story
 from inlay.run.outcome.cuts import cuts
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.memory import measure_memory
@@ -238,7 +238,7 @@ def _confirm(
         search.time.costs,
     )
     confirmed = latest = confirmation.decide(evaluator.incumbent)
-    rejected, builds = confirmed.rejected, 0
+    rejected, builds, measured = confirmed.rejected, 0, confirmed.measured
     limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
         least_db = latest.least_db(config.bound.min_sqnr_db)
@@ -252,9 +252,9 @@ def _confirm(
         search_until(limit, retreat, evaluator, model.candidates, session.progress, search.ahead)
         builds += worker.builds - before
         latest = confirmation.decide(evaluator.incumbent, least_db)
-        rejected += latest.rejected
+        rejected, measured = rejected + latest.rejected, {**measured, **latest.measured}
         confirmed = confirmed.or_better(latest)
-    return replace(confirmed, rejected=rejected), builds
+    return replace(confirmed, rejected=rejected, measured={**measured, **confirmed.measured}), builds
 
 
 # --- result --------------------------------------------------------------------------------------------------------
@@ -265,6 +265,12 @@ def _result(
 ) -> TuneResult:
     measure_memory(session, confirmed.finalists, search.feed)
     inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
+    trials = {
+        name: replace(
+            trial, outcome=one_story(model.candidates.key(trial.proposal.placement), trial.outcome, confirmed)
+        )
+        for name, trial in anchors.trials.items()
+    }
 
     def why_slow() -> str:
         if not session.plan.before_writing.fits(session.costs.profile_s(2, PROFILES_COMPARED)):
@@ -281,7 +287,8 @@ def _result(
         reports=model.prepared.normalized.reports,
         units=model.prepared.units,
         rewrites=model.prepared.rewrites,
-        anchors=anchors.trials,
+        anchors=trials,
+        not_timed=anchors.left_out,
         imported=model.imported,
         data_kind=inputs.samples.kind,
         lacks=worker.lacks,
@@ -309,12 +316,13 @@ def _result(
         worker.fingerprint,
         session.journal,
         search.evaluator,
-        anchors.trials,
+        trials,
         confirmed,
         search=facts,
         notes=(*filter(None, [not_measured(worker.fingerprint.facts)]), *notes, *bar_notes(search.strategies.barred)),
         interrupted=ended.interrupted,
         losses=lost,
+        not_timed=anchors.left_out,
     )
 
 

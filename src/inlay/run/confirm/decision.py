@@ -49,16 +49,17 @@ from inlay.run.confirm.contenders import (
     open_cases,
     promise,
 )
-from inlay.run.confirm.delivered import best_of, by_shape, ratio_of
+from inlay.run.confirm.delivered import best_of, by_shape
 from inlay.run.confirm.fresh_readings import FreshReadings
+from inlay.run.confirm.undecided import by_search, contradicted, left_open, open_words, told, too_few, unrefuted
 from inlay.run.confirm.verification import Rejected, Unseen, Verifier, least_db
 from inlay.run.evaluate import Candidate
 from inlay.run.outputs import install
-from inlay.run.plan import QUICK_CONTENDERS, Costs, Effort, Plan
+from inlay.run.plan import QUICK_CONTENDERS, Costs, Effort, Plan, efforts
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
-from inlay.trial import Interval, Measured
+from inlay.trial import Interval, shown_ratio
 from inlay.types import Placement
 
 STURDY_PRICE = 0.1
@@ -86,6 +87,9 @@ class Confirmed:
         fell_back: what is delivered was no contender: all of those failed on unseen samples.
         lacks_db: what the delivered model lacks on variations of the samples.
         anchor_speedup: of the best anchor beside it, at least the given model's own.
+        measured: speed-ups of contenders in fresh processes, by key, where readings were enough for intervals.
+        undecided: which models may be faster than the one that is delivered, and what it would take to know; empty
+            where the readings say.
     """
 
     best: Best
@@ -101,6 +105,8 @@ class Confirmed:
     fell_back: bool = False
     lacks_db: float = 0.0
     anchor_speedup: float = 1.0
+    measured: Mapping[str, Interval] = field(default_factory=dict)
+    undecided: str = ""
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none is needed or would help.
@@ -134,7 +140,7 @@ class Confirmed:
             return self
         if self.lacks_db == 0.0 or self.best.speedup.value <= later.best.speedup.value:
             return later
-        passed_over = f"{self.best.origin} had {self.best.speedup.value:.2f}x, but {_lacking(self.lacks_db)}"
+        passed_over = f"{self.best.origin} had {shown_ratio(self.best.speedup)}, but {_lacking(self.lacks_db)}"
         return replace(later, troubles=(*later.troubles, passed_over))
 
     def install(self, path: Path) -> None:
@@ -201,17 +207,23 @@ class Confirmation:
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
         contenders = [Entry(c, self._final(c), np.empty(0)) for c in chosen]
         try:
-            base, others, reported = self._two_rounds(contenders, fresh, verifier, effort)
+            base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:
             left = [e for e in contenders if e.key not in fresh.given_up]
-            return self._unconfirmed(left, verifier, effort, error)
-        if not self.worker.deterministic:
+            return self._unconfirmed(left, verifier, effort, str(error))
+        deterministic, full = self.worker.deterministic, efforts(self.config, self.costs().inference_s)[0]
+        if not deterministic:
             effort = effort.done(fresh.counts[0], len(base.ns))
-        champion = champion_of(base, others, self.worker.deterministic)
+        if others and too_few(base, deterministic):
+            left = [e for e in contenders if e.key not in fresh.given_up]
+            blocks = f"{len(base.ns)} of {full.second * full.blocks} deciding blocks are too few"
+            return self._unconfirmed(left, verifier, effort, blocks)
+        champion = champion_of(base, others, deterministic)
         reference = next((e for e in others if e.is_float), base)
         best = best_of(
+            base,
             champion,
-            self._gain(base, champion, reported),
+            Interval(1.0, 1.0, 1.0) if champion is base else self._gain(base, champion, reported),
             self._gain(reference, champion, reported),
             verifier.accuracy(champion),
             by_shape(base, champion, self.workload),
@@ -232,8 +244,18 @@ class Confirmation:
         known = {base.key, *(e.key for e in contenders)}
         finalists = {e.key: e.file for e in (champion, base, *others)}
         anchors = [self._gain(base, e).value for e in others if e.is_anchor]
+        measured = {**measured, **told(base, others, deterministic, reported)}
+        undecided = ""
+        if not champion.candidate.placement:
+            lost = fresh.given_up, verifier.rejected, bound.min_sqnr_db, least_db
+            found = contradicted(self.judged, measured, *lost) | left_open(base, others, deterministic)
+            undecided = self._open(found, len(base.ns), effort, len(contenders))
+        if undecided and champion is base:
+            confirmed = replace(confirmed, best=replace(best, confirmed=False))
         return replace(
             confirmed,
+            measured=measured,
+            undecided=undecided,
             finalists=finalists,
             fell_back=champion.key not in known,
             lacks_db=verifier.lacks_db(champion),
@@ -250,21 +272,23 @@ class Confirmation:
         rejected, file = verifier.rejected, champion.file.path
         return Confirmed(best, baseline_ms, file, placement, rejected, effort, found, each_db, champion.key)
 
-    def _unconfirmed(
-        self, contenders: Sequence[Entry], verifier: Verifier, effort: Effort, error: TargetError
-    ) -> Confirmed:
-        """The decision by the readings of the search, as the given model did not run in fresh processes."""
-        searched = {e.key: e.candidate.trial.outcome for e in (self._given, *contenders)}
-        latency = {key: found.latency for key, found in searched.items() if isinstance(found, Measured)}
-        proven = [e for e in contenders if e.key in latency and latency[e.key].speedup.shows_gain()]
-        ranked = sorted(proven, key=lambda e: -latency[e.key].speedup.low)
-        champion = next((e for e in ranked if verifier.keeps(e)), self._given)
-        base, champion = (e.with_readings(np.array([latency[e.key].ns])) for e in (self._given, champion))
-        gained = latency[champion.key].speedup
-        over_float = next((ratio_of(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
-        best = replace(best_of(champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
-        trouble = f"NOT CONFIRMED: {error}; the figures are those of the search"
-        return self._confirmed(best, base, champion, verifier, effort, [trouble])
+    def _unconfirmed(self, contenders: Sequence[Entry], verifier: Verifier, effort: Effort, why: str) -> Confirmed:
+        """The decision by the readings of the search, as there are none, or too few, of fresh processes."""
+        base, champion, gained, over_float = by_search(self._given, contenders, verifier.keeps)
+        best = replace(best_of(base, champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
+        trouble = f"NOT CONFIRMED: {why}; the figures are those of the search"
+        confirmed = self._confirmed(best, base, champion, verifier, effort, [trouble])
+        if champion.candidate.placement:
+            return confirmed
+        lost = {r.candidate.key for r in verifier.rejected}
+        return replace(confirmed, undecided=self._open(unrefuted(contenders, lost), 0, effort, len(contenders)))
+
+    def _open(self, found: Mapping[str, Interval], blocks: int, effort: Effort, contenders: int) -> str:
+        """What is left open after so many deciding blocks, and what it would take to know; empty where nothing is."""
+        costs = self.costs()
+        full = efforts(self.config, costs.inference_s)[0]
+        block_s = costs.block_s(effort.finalists(contenders))
+        return open_words(found, self.plan, effort, full, blocks, block_s) if found else ""
 
     @property
     def _given(self) -> Entry:
@@ -272,19 +296,22 @@ class Confirmation:
 
     def _two_rounds(
         self, contenders: Sequence[Entry], fresh: FreshReadings, verifier: Verifier, effort: Effort
-    ) -> tuple[Entry, list[Entry], float]:
+    ) -> tuple[Entry, list[Entry], float, dict[str, Interval]]:
         """The given model and the finalists with the readings that decide, and the level of intervals to report.
+
+        Last, the speed-ups of contenders in the first round, as far as it tells any.
 
         Raises:
             TargetError: the given model does not run in fresh processes.
         """
         deciding = effort.second * effort.finalists(len(contenders))
         base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks, deciding)
+        first = told(base, entries, self.worker.deterministic, LEVEL)
         while True:
             finalists = self._finalists(base, entries, fresh.given_up, verifier)
             found, level = self._second_round([base, *finalists], fresh, effort)
             if len(found) == 1 + len(finalists):
-                return found[0], found[1:], level
+                return found[0], found[1:], level, first
 
     def _finalists(
         self, base: Entry, contenders: Sequence[Entry], given_up: Collection[str], verifier: Verifier

@@ -24,21 +24,29 @@ def ratio_of(gained: Interval, reference: Interval) -> Interval:
     return Interval(gained.value / reference.value, gained.low / reference.high, high)
 
 
+def latency_ms(baseline_ns: float, gained: Interval) -> float:
+    """Milliseconds of a model that is so much faster than one of ``baseline_ns``.
+
+    Medians of two models have another ratio than their readings have in pairs, and readings of different moments may
+    say the opposite: a latency that stands beside a speed-up follows from it.
+    """
+    return baseline_ns / gained.value / 1e6
+
+
 def by_shape(base: Entry, champion: Entry, workload: Workload) -> tuple[ShapeFigures, ...]:
     """The figures of what is delivered on each feed of a workload; none where there is one, or no readings of each."""
     if base.by_feed is None or champion.by_feed is None:
         return ()
     ratios = np.exp(np.median(np.log(base.by_feed / champion.by_feed), axis=0))
-    before, after = (np.median(e.by_feed, axis=0) / 1e6 for e in (base, champion) if e.by_feed is not None)
+    before = np.median(base.by_feed, axis=0) / 1e6
     return tuple(
-        ShapeFigures({n: list(s) for n, s in shapes}, weight, float(was), float(now), float(ratio))
-        for shapes, weight, was, now, ratio in zip(
-            workload.shapes, workload.weights, before, after, ratios, strict=True
-        )
+        ShapeFigures({n: list(s) for n, s in shapes}, weight, float(was), float(was / ratio), float(ratio))
+        for shapes, weight, was, ratio in zip(workload.shapes, workload.weights, before, ratios, strict=True)
     )
 
 
 def best_of(
+    base: Entry,
     champion: Entry,
     over_given: Interval,
     over_float: Interval,
@@ -53,7 +61,7 @@ def best_of(
     return Best(
         origin=champion.candidate.trial.proposal.origin,
         placement_digest=champion.candidate.trial.proposal.placement.digest,
-        latency_ms=float(np.median(champion.own_ns)) / 1e6,
+        latency_ms=latency_ms(float(np.median(base.own_ns)), over_given),
         speedup=over_given,
         over_float=over_float,
         selection=outcome.accuracy,

@@ -32,7 +32,7 @@ from inlay.run.instant.proposal import Choice, Instant
 from inlay.search import policy
 from inlay.search.cost_table import CostTable
 from inlay.targets.base import Artifact, KernelTime
-from inlay.trial import Accuracy, Interval
+from inlay.trial import Accuracy, Interval, shown_ratio
 from inlay.types import Placement
 
 INSTANT_S = 8.8
@@ -92,6 +92,7 @@ class ByCosts:
             moment; None where nothing was timed.
         timed: the same of the placement that is delivered; None where it has nothing in low precision.
         rejected: the same of the fastest in low precision, where nothing in it is delivered.
+        why_float: why that was not taken, for people; empty where there was none.
         unchanged: nothing was faster than the given model, which is delivered as it is.
         bound_db: least SQNR that was asked for; None where no samples could tell.
         tries: placements in low precision that were built; 0 where the usual recipe was taken.
@@ -115,6 +116,7 @@ class ByCosts:
     kept: bool = True
     margin_db: float = 0.0
     failed: str = ""
+    why_float: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +204,14 @@ def _load_meanwhile() -> None:
 def _gains(ratio: Interval) -> bool:
     """Whether a speed-up over float is worth what it costs in accuracy."""
     return ratio.value > _DRAWN and (ratio.value > _CLEAR or ratio.low > 1.0)
+
+
+def _why_not(ratio: Interval, which: str) -> str:
+    """Why a speed-up over ``which`` is not worth what low precision costs, for people."""
+    if not ratio.is_told:
+        return f"there were too few readings to say whether low precision is faster than {which}"
+    found = f"low precision is {shown_ratio(ratio)} over {which} in the same blocks"
+    return found if ratio.value <= _DRAWN else f"{found}, and a gain below {_CLEAR:g}x must be shown by its interval"
 
 
 class _Race:
@@ -350,7 +360,10 @@ class _Race:
             best = max(range(1, 1 + len(kept)), key=lambda i: over_float[i].value)
             if _gains(over_float[best]) and (self._one_shot.changed or _gains(over_given[best])):
                 return kept[best - 1], replace(how, timed=over_given[best])
-            how = replace(how, rejected=over_given[best])
+            which, ratio = "float", over_float[best]
+            if _gains(ratio):
+                which, ratio = "the given model", over_given[best]
+            how = replace(how, rejected=over_given[best], why_float=_why_not(ratio, which))
         return in_float, replace(how, unchanged=over_given[0].value <= _DRAWN and not self._one_shot.changed)
 
     def _ratios(self, built: Sequence[_Built], blocks: int = _BLOCKS) -> tuple[list[Interval], list[Interval]]:

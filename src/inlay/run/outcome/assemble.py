@@ -10,6 +10,7 @@ from inlay.calibrate.tables import CalibrationChoice
 from inlay.measure.journal import Journal
 from inlay.model.store import model_bytes
 from inlay.run.confirm.decision import Confirmed
+from inlay.run.confirm.delivered import latency_ms
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import CHOICE, MEMORY, PRECISION, SIZE
 from inlay.run.inputs import RunInputs
@@ -17,7 +18,7 @@ from inlay.run.result import AnchorResult, TuneResult, pareto
 from inlay.run.stress import NO_LOSSES, Losses
 from inlay.targets.base import Fingerprint
 from inlay.targets.registry import create
-from inlay.trial import Measured, Trial
+from inlay.trial import Measured, Outcome, Trial
 
 
 def assemble(
@@ -32,6 +33,7 @@ def assemble(
     notes: tuple[str, ...],
     interrupted: bool,
     losses: Losses = NO_LOSSES,
+    not_timed: tuple[str, ...] = (),
 ) -> TuneResult:
     """The result.
 
@@ -46,19 +48,21 @@ def assemble(
         notes: for people; the one on the precision that was chosen goes before them.
         interrupted: whether the user ended the search.
         losses: on variations of the samples.
+        not_timed: anchors that there was no time for.
     """
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
+    told = {c.key: one_story(c.key, c.trial.outcome, confirmed) for c in evaluator.judged}
     sizes = {c.key: journal.fact(SIZE.of(c.key)) for c in evaluator.judged}
     sizes[evaluator.judged[0].key] = baseline_bytes = model_bytes(inputs.file.path)
     memory = {c.key: journal.fact(MEMORY.of(c.key)) for c in evaluator.judged}
     imported = [
-        AnchorResult(c.trial.proposal.origin, c.trial.outcome, sizes.get(c.key), memory_bytes=memory[c.key])
+        AnchorResult(c.trial.proposal.origin, told[c.key], sizes.get(c.key), memory_bytes=memory[c.key])
         for c in evaluator.judged
         if c.source is not None
     ]
     keys = {c.placement: c.key for c in evaluator.judged if c.placement is not None}
     named = [
-        AnchorResult(n, t.outcome, sizes.get(key), losses.anchors.get(n), memory.get(key))
+        AnchorResult(n, told.get(key, t.outcome), sizes.get(key), losses.anchors.get(n), memory.get(key))
         for n, t in anchors.items()
         for key in [keys.get(t.proposal.placement, "")]
     ]
@@ -87,9 +91,9 @@ def assemble(
         pareto=tuple(
             pareto(
                 [
-                    _point(c, c.trial.outcome, sizes[c.key], memory[c.key])
+                    _point(c, outcome, sizes[c.key], memory[c.key])
                     for c in evaluator.judged
-                    if isinstance(c.trial.outcome, Measured)
+                    if isinstance(outcome := told[c.key], Measured) and outcome.latency.speedup.is_told
                 ]
             )
         ),
@@ -110,7 +114,21 @@ def assemble(
         baseline_memory=memory[evaluator.judged[0].key],
         run_with=getattr(create(config.target), "run_with", str)(),
         precision=precision,
+        undecided=confirmed.undecided,
+        not_timed=not_timed,
     )
+
+
+def one_story(key: str, outcome: Outcome, confirmed: Confirmed) -> Outcome:
+    """The outcome of the candidate ``key`` with the speed-up that fresh processes told, if any, and the latency by it.
+
+    All figures refer to one latency of the given model: readings of different moments would contradict each other.
+    """
+    if not isinstance(outcome, Measured):
+        return outcome
+    gained = confirmed.measured.get(key, outcome.latency.speedup)
+    ns = latency_ms(1e6 * confirmed.baseline_ms, gained) * 1e6
+    return replace(outcome, latency=replace(outcome.latency, ns=ns, speedup=gained))
 
 
 def _point(candidate: Candidate, outcome: Measured, size: int | None, memory: int | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from inlay.search.bars import Barred
 from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime, Lack
-from inlay.trial import Failed, Trial
+from inlay.trial import Failed, Measured, Trial, shown_ratio
 
 _PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
 _INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|Integer$|IntegerToFloat$")
@@ -58,10 +58,12 @@ def notes_for(
     frozen: str = "",
     elsewhere: str = "",
     random: str = "",
+    not_timed: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
     own = [own_precision] if own_precision else []
+    own += [f"NOT DECIDED: {confirmed.undecided}"] if confirmed.undecided else []
     if interrupted:
         return (
             *own,
@@ -78,11 +80,11 @@ def notes_for(
         *cut,
         *filter(None, [elsewhere, random]),
         *_stress_notes(losses, bound),
-        *(() if own else _signal_notes(confirmed, anchors, imported)),
+        *(() if own_precision else _signal_notes(confirmed, anchors, imported)),
         *_silent_notes(confirmed),
         *_integer_notes(units),
         *_frozen_notes(confirmed, frozen),
-        *_float_notes(confirmed, units, anchors, why_slow),
+        *_float_notes(confirmed, units, anchors, why_slow, not_timed),
         *_rewrite_notes(confirmed, rewrites),
         *dict.fromkeys(
             f"{r.origin} was faster, but on unseen samples {r.reason}" for r in confirmed.rejected if not r.is_float
@@ -122,8 +124,9 @@ def _pattern_notes(coverage: Coverage | None, anchors: Mapping[str, Trial]) -> I
     if coverage is None:
         return
     trial = anchors.get(PATTERN_CACHE)
-    speedup = None if trial is None else trial.speedup
-    gain = "" if speedup is None else f"; their best schemes together, measured first, gave {speedup:.2f}x"
+    outcome = None if trial is None else trial.outcome
+    told = shown_ratio(outcome.latency.speedup) if isinstance(outcome, Measured) else ""
+    gain = f"; their best schemes together, measured first, gave {told}" if told else ""
     yield f"pattern cache: {coverage}{gain}"
 
 
@@ -171,7 +174,11 @@ def _integer_notes(units: Sequence[Unit]) -> Iterator[str]:
 
 
 def _float_notes(
-    confirmed: Confirmed, units: Sequence[Unit], anchors: Mapping[str, Trial], why_slow: Callable[[], str]
+    confirmed: Confirmed,
+    units: Sequence[Unit],
+    anchors: Mapping[str, Trial],
+    why_slow: Callable[[], str],
+    not_timed: Sequence[str],
 ) -> Iterator[str]:
     if not confirmed.best.is_float:
         return
@@ -182,7 +189,8 @@ def _float_notes(
     if not any(trial.proposal.placement for trial in anchors.values()):
         yield "float is the best of what was tried, but full INT8 and its like were not: give more time"
         return
-    yield "float is best: no Q/DQ placement that keeps the bound was measurably faster"
+    if not confirmed.undecided:
+        yield _why_float(confirmed, not_timed)
     full = anchors.get(FULL_INT8)
     if full is None:
         return
@@ -192,9 +200,22 @@ def _float_notes(
     accuracy = full.accuracy
     if accuracy is not None and not accuracy.feasible:
         yield f"full INT8 is outside the accuracy bound: {accuracy.reason}"
-    if full.speedup is not None:
-        reason = why_slow() if full.speedup < 1.0 else ""
-        yield f"full INT8 runs at {full.speedup:.2f}x of the given model{': ' + reason if reason else ''}"
+    if isinstance(full.outcome, Measured) and full.outcome.latency.speedup.is_told:
+        gained = full.outcome.latency.speedup
+        reason = why_slow() if gained.value < 1.0 else ""
+        yield f"full INT8 runs at {shown_ratio(gained)} of the given model{': ' + reason if reason else ''}"
+
+
+def _why_float(confirmed: Confirmed, not_timed: Sequence[str]) -> str:
+    """Why nothing is quantized, and of what that is not known: nothing is best beside what was not measured."""
+    if not_timed:
+        return (
+            "no Q/DQ placement that was timed and keeps the bound was measurably faster than float; "
+            f"not timed: {', '.join(not_timed)}"
+        )
+    if not confirmed.best.confirmed:
+        return "no Q/DQ placement that keeps the bound was faster than float by the readings that there are"
+    return "float is best: no Q/DQ placement that keeps the bound was measurably faster"
 
 
 def _rewrite_notes(confirmed: Confirmed, rewrites: Sequence[Rewrite[Any]]) -> Iterator[str]:

@@ -1,0 +1,154 @@
+"""What a confirmation leaves open, and what it would take to close it: that nothing is faster, readings must say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from inlay.measure.stats import MIN_PAIRS
+from inlay.run.confirm.contenders import LOOK_LEVEL, Entry, gain
+from inlay.run.confirm.delivered import ratio_of
+from inlay.run.confirm.verification import Rejected, least_db
+from inlay.run.evaluate import Candidate
+from inlay.run.plan import Effort, Plan
+from inlay.trial import Interval, Latency, Measured, shown_ratio
+
+NOTABLE = 1.1
+"""Speed-up that readings must exclude before a run may say that nothing is faster. Smaller gains cannot be excluded on
+a machine that others use, and few would miss them."""
+_MORE = 4
+"""Times the blocks that left it open: the interval shrinks to half."""
+_NAMED = 3
+"""Models that are named for being open."""
+
+
+def too_few(base: Entry, deterministic: bool) -> bool:
+    """Whether there are no intervals at all, so that the readings of the search say more."""
+    return not deterministic and len(base.ns) < MIN_PAIRS
+
+
+def left_open(base: Entry, finalists: Iterable[Entry], deterministic: bool) -> dict[str, Interval]:
+    """Finalists in low precision that may be notably faster than the given model, though no gain was shown, by origin.
+
+    Args:
+        base: the given model, with the deciding readings.
+        finalists: measured in the same blocks.
+        deterministic: readings have no noise: nothing is open.
+    """
+    found: dict[str, Interval] = {}
+    for entry in finalists:
+        if deterministic or entry.is_float:
+            continue
+        ratio = gain(base, entry, deterministic, LOOK_LEVEL)
+        if ratio.low <= 1.0 and ratio.high >= NOTABLE:
+            found[_origin(entry.candidate)] = ratio
+    return found
+
+
+def contradicted(
+    judged: Sequence[Candidate],
+    measured: Mapping[str, Interval],
+    given_up: Collection[str],
+    rejected: Sequence[Rejected],
+    bound_db: float | None,
+    asked_db: float | None,
+) -> dict[str, Interval]:
+    """Models that keep the bound and are notably faster by the only readings that there are, by origin.
+
+    Args:
+        judged: every candidate of the search, the given model first.
+        measured: speed-ups in fresh processes, by key, which say more than those of the search.
+        given_up: keys of those that failed in fresh processes.
+        rejected: by the unseen samples, where what is no more accurate most likely fails, too.
+        bound_db: bound on the SQNR; None where a metric decides.
+        asked_db: SQNR on the selection samples that an earlier look at the unseen samples asked for, or None.
+    """
+    known = {*given_up, *measured, *(r.candidate.key for r in rejected)}
+    wanted = least_db(rejected, bound_db) if rejected else -math.inf
+    least = max(math.inf if wanted is None else wanted, -math.inf if asked_db is None else asked_db)
+    return {
+        _origin(c): c.trial.outcome.latency.speedup
+        for c in judged[1:]
+        if isinstance(c.trial.outcome, Measured)
+        and c.trial.feasible
+        and c.key not in known
+        and c.trial.outcome.accuracy.sqnr_db >= least
+        and c.trial.outcome.latency.speedup.shows_gain(NOTABLE)
+    }
+
+
+def told(base: Entry, others: Iterable[Entry], deterministic: bool, level: float) -> dict[str, Interval]:
+    """Speed-ups of models in fresh processes by key, as far as there are readings enough for intervals."""
+    found = {e.key: gain(base, e, deterministic, level) for e in others if len(e.ns) and len(e.ns) == len(base.ns)}
+    return {key: ratio for key, ratio in found.items() if ratio.is_told}
+
+
+def by_search(
+    given: Entry, contenders: Sequence[Entry], keeps: Callable[[Entry], bool]
+) -> tuple[Entry, Entry, Interval, Interval]:
+    """What the search's readings alone say: the given model and the best contender that gains, and its speed-ups.
+
+    Args:
+        given: the given model.
+        contenders: with their trials.
+        keeps: whether one keeps the bound on unseen samples.
+
+    Returns:
+        Both with one reading, and the speed-up over the given and over the float model.
+    """
+    latency = _latencies([given, *contenders])
+    proven = [e for e in contenders if e.key in latency and latency[e.key].speedup.shows_gain()]
+    ranked = sorted(proven, key=lambda e: -latency[e.key].speedup.low)
+    champion = next((e for e in ranked if keeps(e)), given)
+    gained = latency[champion.key].speedup
+    over_float = next((ratio_of(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
+    base, champion = (e.with_readings(np.array([latency[e.key].ns])) for e in (given, champion))
+    return base, champion, gained, over_float
+
+
+def unrefuted(contenders: Sequence[Entry], lost: Collection[str]) -> dict[str, Interval]:
+    """Contenders in low precision that may be notably faster by the search's readings, by origin.
+
+    Args:
+        contenders: with their trials.
+        lost: keys of those that failed on unseen samples.
+    """
+    latency = _latencies([e for e in contenders if e.key not in lost and not e.is_float])
+    found = {e.key: _origin(e.candidate) for e in contenders}
+    return {found[key]: each.speedup for key, each in latency.items() if each.speedup.high >= NOTABLE}
+
+
+def open_words(
+    found: Mapping[str, Interval], plan: Plan, effort: Effort, full: Effort, blocks: int, block_s: float
+) -> str:
+    """What is open, and what would close it, for people; the fastest three are named.
+
+    Args:
+        found: what may be faster, by origin.
+        plan: of the command.
+        effort: what was done.
+        full: what is done where there is time.
+        blocks: deciding ones that there were.
+        block_s: seconds of one.
+    """
+    most = full.second * full.blocks
+    wanted = most if blocks < most else _MORE * blocks
+    if math.isinf(plan.seconds) or blocks >= most:
+        price = f"it takes about {wanted} blocks on a machine as busy as this one, or a quiet machine"
+    else:
+        price = f"give --budget {plan.longer_s((wanted - blocks) * block_s, effort, full)}s or more"
+    ranked = sorted(found.items(), key=lambda each: -each[1].value)[:_NAMED]
+    listed = ", ".join(f"{name} {shown_ratio(ratio)}" if ratio.is_told else name for name, ratio in ranked)
+    are = "is" if len(ranked) == 1 else "are"
+    return f"{blocks} of {most} deciding blocks leave open whether {listed} {are} faster: {price}"
+
+
+def _latencies(entries: Iterable[Entry]) -> dict[str, Latency]:
+    outcomes = {e.key: e.candidate.trial.outcome for e in entries}
+    return {key: found.latency for key, found in outcomes.items() if isinstance(found, Measured)}
+
+
+def _origin(candidate: Candidate) -> str:
+    return candidate.trial.proposal.origin

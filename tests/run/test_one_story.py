@@ -1,0 +1,108 @@
+"""Verdict, table, notes and JSON of one run agree with each other, and with what is known of the models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks import one_story
+
+from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.undecided import contradicted, left_open, open_words, too_few
+from inlay.run.confirm.verification import Rejected
+from inlay.run.evaluate import Candidate
+from inlay.run.plan import Effort, Plan
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial, shown_ratio
+from inlay.types import Placement, Port, QType
+
+LOW = Placement([(Port("conv", 0), QType.UINT8)])
+UNBOUNDED = Interval(6.33, 0.0, float("inf"))
+
+
+def entry(name: str, ns: list[float], speedup: Interval, placement: Placement = LOW, db: float = 30.0) -> Entry:
+    file = Artifact(Path(f"{name}.onnx"), name)
+    outcome = Measured(Latency(1e6, speedup, 9), Accuracy(True, db))
+    trial = Trial(Proposal(placement, name, anchor=True), outcome)
+    return Entry(Candidate(name, trial, lambda: file, placement), file, np.array(ns))
+
+
+@pytest.mark.parametrize("first", range(0, 24, 6))
+def test_simulated_runs_on_a_busy_machine_do_not_contradict_themselves(first: int) -> None:
+    runs = [one_story.simulate(seed) for seed in range(first, first + 6)]
+    assert [(r["seed"], r["contradictions"]) for r in runs if r["contradictions"]] == []
+    hits, of = (sum(r["covered"][i] for r in runs) for i in (0, 1))
+    assert of
+    assert hits >= 0.8 * of
+
+
+def test_the_check_finds_what_was_found_from_outside() -> None:
+    """Negative controls: each of these was printed once."""
+    done = one_story.simulate(3)
+    result, text = done["result"], done["text"]
+
+    def found(change: Mapping[str, Any], said: str = text) -> list[str]:
+        return one_story.contradictions(said, {**result, **change})
+
+    def anchors(**change: Any) -> list[dict[str, Any]]:
+        return [{**a, **change} if a["name"] == "full-int8" else a for a in result["anchors"]]
+
+    assert found({}) == []
+    assert found({"anchors": anchors(latency_ms=0.1)})
+    kept = {**result["best"], "origin": "original", "speedup": 1.0, "latency_ms": result["baseline"]["latency_ms"]}
+    fast = {"speedup": 2.71, "speedup_low": 2.58, "latency_ms": result["baseline"]["latency_ms"] / 2.71}
+    faster = {"best": {**kept, "confirmed": True}, "anchors": anchors(**fast, feasible=True)}
+    assert any("nothing is faster" in what for what in found(faster, ""))
+    assert any("without an interval" in what for what in found({}, f"{text}\n  full-int8 has 6.33x"))
+    unsure = {"best": {**kept, "confirmed": False}, "undecided": "1 of 24 blocks"}
+    assert found(unsure, "Verdict (NOT DECIDED): x. float is best")
+    assert one_story.refuted({**result, **faster}, {"full-int8": {"low": 2.4, "high": 2.6}})
+
+
+def test_readings_that_leave_a_gain_open_do_not_exclude_it() -> None:
+    rng = np.random.default_rng(0)
+    base = entry("original", list(1e6 * np.exp(rng.normal(0.0, 0.3, 12))), Interval(1.0, 1.0, 1.0), Placement())
+    wide = entry("full-int8", list(1e6 * np.exp(rng.normal(0.0, 0.3, 12))), Interval(2.71, 2.58, 5.32))
+    in_float = entry("float", list(wide.ns), Interval(1.0, 0.9, 1.1), Placement())
+    assert set(left_open(base, [wide, in_float], False)) == {"full-int8"}
+    same = replace(base, ns=np.full(12, 1e6))
+    assert left_open(same, [wide.with_readings(np.full(12, 1.01e6))], False) == {}, "that is excluded"
+    assert left_open(same, [wide.with_readings(np.full(12, 1.01e6))], True) == {}
+    assert too_few(base.with_readings(np.ones(1)), False)
+    assert not too_few(base.with_readings(np.ones(1)), True)
+    assert not too_few(base, False)
+
+
+def test_a_fast_model_of_the_search_is_open_unless_something_speaks_against_it() -> None:
+    base = entry("original", [1e6], Interval(1.0, 1.0, 1.0), Placement()).candidate
+    fast = entry("full-int8", [1e6], Interval(2.71, 2.58, 5.32)).candidate
+    hardly = entry("cut 1", [1e6], Interval(1.05, 1.02, 1.08)).candidate
+    judged, nothing = [base, fast, hardly], (frozenset[str](), (), 20.0, None)
+    assert set(contradicted(judged, {}, *nothing)) == {"full-int8"}
+    assert contradicted(judged, {"full-int8": Interval(0.98, 0.97, 0.99)}, *nothing) == {}, "fresh processes say more"
+    assert contradicted(judged, {}, {"full-int8"}, (), 20.0, None) == {}
+    assert contradicted(judged, {}, (), (Rejected(fast, Accuracy(False, 17.0)),), 20.0, None) == {}
+    other = Rejected(hardly, Accuracy(False, 15.0))
+    assert contradicted(judged, {}, (), (other,), 20.0, None) == {}, "it is no more accurate than what failed"
+
+
+def test_what_it_takes_to_decide_is_told() -> None:
+    plan, effort, full = Plan.of(40.0, 0.0, 0.0, lambda: 0.0), Effort(2, 0, 1, 1), Effort(8, 3, 3, 8)
+    said = open_words({"full-int8": Interval(2.71, 2.58, 5.32), "dynamic": UNBOUNDED}, plan, effort, full, 1, 0.1)
+    assert said.startswith(
+        "1 of 24 deciding blocks leave open whether dynamic, full-int8 2.71x [2.58, 5.32] are faster"
+    )
+    assert "give --budget " in said
+    assert int(said.split("--budget ")[1].split("s")[0]) > 40
+    whole = open_words({"dynamic": Interval(1.1, 0.9, 1.3)}, plan, full, full, 24, 0.1)
+    assert "96 blocks" in whole
+
+
+def test_no_number_is_shown_without_an_interval() -> None:
+    assert shown_ratio(UNBOUNDED) == "too few readings"
+    assert shown_ratio(Interval(2.0, 1.9, 2.1)) == "2.00x [1.90, 2.10]"
+    assert shown_ratio(Interval(2.0, 2.0, 2.0)) == "2.00x"
