@@ -33,6 +33,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "hard swish as an operator": _one_node("HardSwish", (2, 3, 5)),
         "attention": attention(),
         "matmul and add": _dense(),
+        "fused operators": fused_transformer(),
         "residual": _residual(),
         "patches": _patches(),
         "few outputs": _few_outputs(),
@@ -43,6 +44,27 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "stacked values": _stacked(),
         "short rows of scores": _one_node("Softmax", (1, 300, 2), axis=-1),
     }
+
+
+def fused_transformer() -> onnx.ModelProto:
+    """A layer of a transformer as a runtime's optimizer writes it."""
+    b, width, domain = Builder(opset=17), 16, "com.microsoft"
+    x, mask = b.input("x", (2, 6, width)), b.input("mask", (2, 6), TensorProto.INT32)
+
+    def numbers(name: str, *shape: int) -> str:
+        return b.constant(name, b.rng.normal(0, 0.3, shape))
+
+    inputs = [x, numbers("qkv", width, 3 * width), numbers("qkv_bias", 3 * width), mask]
+    y = b.node("attention", "Attention", inputs, domain=domain, num_heads=2)
+    y = b.node("out", "MatMul", [y, numbers("out_weight", width, width)])
+    scale, shift, bias = (numbers(name, width) for name in ("scale", "shift", "bias"))
+    y = b.node("skip", "SkipLayerNormalization", [y, x, scale, shift, bias], domain=domain, epsilon=1e-5)
+    y = b.node("wide", "MatMul", [y, numbers("wide_weight", width, 32)])
+    y = b.node("gelu", "BiasGelu", [y, numbers("gelu_bias", 32)], domain=domain)
+    b.output(b.node("head", "FusedMatMul", [y, numbers("head_weight", 8, 32)], domain=domain, transB=1, alpha=0.5))
+    model = b.model(check=False)
+    model.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 6, 8)))
+    return model
 
 
 def halves(kept: bool = False, dtype: int = TensorProto.FLOAT16) -> onnx.ModelProto:

@@ -107,6 +107,7 @@ class TestOpenVinoCpu(TargetTestCase):
             name: models[name]
             for name in (
                 "halves",
+                "fused operators",
                 "normalization of rows",
                 "patches",
                 "few outputs",

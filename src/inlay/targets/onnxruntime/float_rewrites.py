@@ -20,6 +20,7 @@ from inlay.targets.onnxruntime.passes.prelu import spell_out_prelu
 from inlay.targets.onnxruntime.passes.skip_normalization import keep_additions_apart
 from inlay.targets.onnxruntime.passes.spatial_mean import mean_to_pool
 from inlay.targets.passes.few_outputs import block_few_outputs
+from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused_apart
 from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.targets.passes.image_patches import fold_focus
 from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
@@ -39,6 +40,13 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         widen_halves,
         "most CPU kernels have no half precision, and Q/DQ on halves is not fused",
         "four Convs in float16: from no gain to 1.41x",
+    ),
+    FloatRewrite(
+        "take fused operators apart",
+        take_fused_apart,
+        "the weights inside them are no operator's that has a precision; what the runtime fuses, it fuses again",
+        "a transformer of 4 layers as the runtime's optimizer writes it",
+        opset=NORMALIZATION_OPSET,
     ),
     FloatRewrite("spell LRN out", spell_out_lrn, "the LRN kernel is slow", "a tenth of the time"),
     FloatRewrite(

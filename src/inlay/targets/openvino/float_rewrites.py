@@ -15,6 +15,7 @@ from inlay.targets.openvino.passes.short_softmax import spread_short_softmax
 from inlay.targets.openvino.passes.stacked import join_stacked
 from inlay.targets.openvino.passes.tile_rows import leave_a_rest
 from inlay.targets.passes.few_outputs import block_few_outputs
+from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused_apart
 from inlay.targets.passes.image_patches import fold_focus
 from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
 from inlay.targets.passes.shuffles import settle_shuffles
@@ -33,6 +34,13 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         widen_halves,
         "the runtime does so itself where the processor has no half precision, and Q/DQ is on float32",
         "executed graphs",
+    ),
+    FloatRewrite(
+        "take fused operators apart",
+        take_fused_apart,
+        "the weights inside them are no operator's that has a precision; what the runtime fuses, it fuses again",
+        "executed graphs",
+        opset=NORMALIZATION_OPSET,
     ),
     FloatRewrite(
         "gather LayerNormalization",
