@@ -82,11 +82,19 @@ def decibels(noise: float) -> float:
 
 @dataclass(frozen=True)
 class OutputError:
-    """How far one output is from the float model's: SQNR in dB and cosine similarity over all samples."""
+    """How far one output, or a part of one, is from the float model's.
+
+    Attributes:
+        name: of the output; of a part as ``output0[:, 4:84]``.
+        sqnr_db: SQNR over all samples.
+        cosine: similarity over all samples.
+        lost: what stands in place of it, where it is lost; see :mod:`inlay.quant.parts`.
+    """
 
     name: str
     sqnr_db: float
     cosine: float
+    lost: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,12 @@ class Accuracy:
     reason: str = ""
     margin_db: float = 0.0
     silent: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> str:
+        """Which of several outputs and parts has ``sqnr_db``; empty where there is one."""
+        named = [o for o in self.outputs if o.sqnr_db <= self.sqnr_db]
+        return named[0].name if named and len(self.outputs) > 1 and self.sqnr_db < SHOWN_AS_EXACT_DB else ""
 
 
 @dataclass(frozen=True)

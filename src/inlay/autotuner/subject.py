@@ -23,6 +23,7 @@ from inlay.data import bound as with_sizes
 from inlay.errors import ModelError, TargetError, UsageError
 from inlay.files import scratch, scratch_folder
 from inlay.model.graph import Graph
+from inlay.model.joins import joined
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
 from inlay.model.store import embed_weights
@@ -86,6 +87,7 @@ class Subject:
         rng = np.random.default_rng(seed)
         self._samples: Samples
         self._samples = random_samples(specs, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
+        self._samples = joined(self._samples, file.model)
         self.samples_kind = self._samples.kind
         self._bound = Bound(float(bound)) if isinstance(bound, (int, float)) else bound
         self._metric = None if self._bound is None else find_metric(self._bound.metric, labels)

@@ -23,6 +23,7 @@ from inlay.model.hands import width
 from inlay.quant.accuracy import EXACT_DB, Outputs
 from inlay.quant.group_split import Group, GroupQueue
 from inlay.quant.observers import Method
+from inlay.quant.parts import Parts
 from inlay.trial import decibels
 from inlay.types import QParams
 
@@ -64,6 +65,7 @@ def choose_ranges(
     headroom: Mapping[str, float] | None = None,
     until: Deadline = NEVER,
     mask: str = AUTO_MASK,
+    parts: Parts | None = None,
 ) -> Ranges:
     """Choose a method for each domain of values.
 
@@ -84,6 +86,7 @@ def choose_ranges(
         headroom: by domain, the share by which other samples may exceed the calibration samples.
         until: when it must end in any case.
         mask: the input that says which positions are padding and have no share in the errors, as of ``Samples``.
+        parts: how outputs are divided.
 
     Returns:
         The choice; its ``after_db`` is never below ``before_db``, that of ``method`` for all.
@@ -92,7 +95,7 @@ def choose_ranges(
         RunFailed: the probe model does not run.
     """
     start, begun = dict.fromkeys(probes[0].domains, method), clock()
-    given = options, feeds, references, clock, begun + seconds, headroom or {}, until, mask
+    given = options, feeds, references, clock, begun + seconds, headroom or {}, until, mask, parts or Parts()
     searches = [_Search(probe, *given) for probe in probes]
     if not searches[0].outputs or not feeds:
         return Ranges(start, EXACT_DB, EXACT_DB, 0, True)
@@ -158,12 +161,14 @@ class _Search:
         headroom: Mapping[str, float],
         until: Deadline = NEVER,
         mask: str = AUTO_MASK,
+        parts: Parts | None = None,
     ) -> None:
         self._until, self.cut = until, False
         self._factor = {d: 1.0 + share for d, share in headroom.items() if share}
         self._probe, self._options = probe, options
         self._padding = Padding.of(feeds, references, mask)
-        references = self._padding.without_each(references)
+        self._parts = parts or Parts()
+        references = [self._parts.split(each) for each in self._padding.without_each(references)]
         self._feeds, self._references = feeds, references
         self._clock, self._deadline = clock, deadline
         self.runs = 0
@@ -232,7 +237,7 @@ class _Search:
         for (index, _), output in zip(runs, outputs, strict=True):
             self.runs += 1  # of what is looked at: what was run ahead of it is nobody's
             self._clock()
-            got, want = self._padding.without(index, output), self._references[index]
+            got, want = self._parts.split(self._padding.without(index, output)), self._references[index]
             yield np.array([_noise(want[n], got[n]) / self._signal[n] for n in self.outputs])
 
 

@@ -19,6 +19,7 @@ from inlay.calibrate.weight_rounding import only, round_weights, weights_alone
 from inlay.data import Feed, Samples, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
+from inlay.model.joins import joined
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import Observed
@@ -171,9 +172,12 @@ class TableSearch:
     def _reference_score(self, first: Sequence[Feed]) -> Score:
         """The score on some of these samples, in the numeric reference. Raises TimedOut."""
         feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
+        return TableScorer(self._judge(feeds), in_process(self.prepared, feeds))
+
+    def _judge(self, feeds: Sequence[Feed]) -> Judge:
+        """Compares with the float model on ``feeds``. Raises CompileFailed, RunFailed."""
         samples = Samples(tuple(feeds), "feeds", "calibration", mask=self.observed.mask)
-        judge = Judge(self.exact.of(feeds), samples, Bound(), confidence=None)
-        return TableScorer(judge, in_process(self.prepared, feeds))
+        return Judge(self.exact.of(feeds), joined(samples, self.prepared.file.model), Bound(), confidence=None)
 
     def restricted(
         self,
@@ -191,7 +195,8 @@ class TableSearch:
         units = [replace(u, weights=(), biases=(), unsearched=frozenset(u.forms)) for u in prepared.units]
         probe = NoiseProbe(prepared.probe_base, prepared.store, graph, units, prepared.rules, table)
         budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
-        probe.use(self.feeds[: budget.ranked_samples], self.observed.mask)
+        ranked = self.feeds[: budget.ranked_samples]
+        probe.use(ranked, self.observed.mask, self._judge(ranked).parts)
 
         def alone(placements: Iterable[Placement]) -> Iterator[Powers]:
             for noise in probe.noises(placements, samples=budget.source_samples):
@@ -247,6 +252,7 @@ class TableSearch:
             headroom,
             self.until,
             self.observed.mask,
+            self._judge(self.feeds).parts,
         )
         return found, means if found.probe else {}
 

@@ -111,7 +111,8 @@ def _facts(result: TuneResult) -> str:
 def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str) -> Sequence[str]:
     accuracy = outcome.accuracy
     metric = "" if accuracy.metric is None else f"{accuracy.metric:.4f}, "
-    shown = f"{metric}{shown_sqnr(accuracy.sqnr_db)}{'' if accuracy.feasible else ' (outside)'}"
+    worst = f" {accuracy.worst}" if accuracy.worst else ""
+    shown = f"{metric}{shown_sqnr(accuracy.sqnr_db)}{worst}{'' if accuracy.feasible else ' (outside)'}"
     if not isinstance(outcome, Measured):
         return anchor.name, "not timed", "", shown
     latency = outcome.latency
@@ -130,6 +131,8 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
         if shown_sqnr(accuracy.sqnr_db) == "exact"
         else f"SQNR {shown_sqnr(accuracy.sqnr_db)}"
     )
+    if accuracy.worst:
+        sqnr = f"{sqnr} in {accuracy.worst}, the worst of {len(accuracy.outputs)} outputs and parts of them,"
     if accuracy.metric is None:
         return f"{sqnr} on {where}"
     drop = "" if accuracy.drop is None else f" ({-accuracy.drop:+.4f} against float)"

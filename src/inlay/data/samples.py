@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,10 @@ AUTO_MASK, NO_MASK = "auto", "none"
 
 Feed = dict[str, np.ndarray]
 """One array per model input, by name."""
+
+Joins = Mapping[str, tuple[tuple[int, ...] | None, ...]]
+"""What a model joins into its outputs, by name: for each axis one number for each index, equal where the same values
+were joined; None for an axis that nothing was joined along. See :mod:`inlay.model.joins`."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Samples:
         labels: one per feed (or per row of its batch), or None.
         numbers: where each stands in the user's data, from 0; empty where these are all of it, in order.
         mask: the input that says which positions are padding, by name; see :mod:`inlay.data.padding`.
+        joins: what the model joins into its outputs.
     """
 
     feeds: tuple[Feed, ...]
@@ -68,6 +73,7 @@ class Samples:
     labels: np.ndarray | None = None
     numbers: tuple[int, ...] = ()
     mask: str = AUTO_MASK
+    joins: Joins = field(default_factory=dict)
 
     def part(self, indices: Sequence[int]) -> Samples:
         """The samples at ``indices``, labels included."""

@@ -32,6 +32,7 @@ from inlay.prepare.qdq_import import import_qdq
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable, covered
 from inlay.space.units import Unit
 from inlay.targets.base import Artifact, Capabilities
@@ -78,7 +79,7 @@ def losses(
     try:
         apart = take_apart(file, some.feeds, folder)
         assert apart is not None
-        sqnr = _sqnr(file, apart.model, some, worker, folder)
+        parts, sqnr = _judged(file, apart.model, some, worker, folder)
         prepared = prepare(file, target, some.feeds[0], folder, extraction=apart)
         imported = import_qdq(prepared, None, target.float_rewrites, some.feeds, folder)
         own = prepared.rules.activation
@@ -87,7 +88,7 @@ def losses(
         ranges = {value: covered(params) for (value, qtype), params in known.items() if qtype is own}
         table = QParamsTable(prepared.graph, prepared.rules, ranges, known)
         probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
-        probe.use(some.feeds, some.mask)
+        probe.use(some.feeds, some.mask, parts)
         sites = {port: qtype for _, placement in imported.placements for port, qtype in placement}
         graph = prepared.graph
         whole = Placement((p, t if graph.is_constant(graph.value_of(p)) else own) for p, t in sites.items())
@@ -114,18 +115,25 @@ def _in_type(
     return found
 
 
-def _sqnr(file: ModelFile, inner: ir.Model, samples: Samples, worker: Worker, folder: Path) -> float | None:
+def _judged(
+    file: ModelFile, inner: ir.Model, samples: Samples, worker: Worker, folder: Path
+) -> tuple[Parts | None, float | None]:
+    """The parts of the outputs, and the SQNR of ``file`` against the float model ``inner`` in it.
+
+    None each where a model does not run.
+    """
     store = WeightStore(folder)
     made = deliver(externalize_weights(inner, store), store, folder / "float.onnx")
     feeds = []
     for number, feed in enumerate(samples.feeds):
         feeds.append(folder / f"sample-{number}.npz")
         save_feed(feeds[-1], feed)
+    judge = None
     try:
         judge = Judge(worker.run(made, feeds), samples, Bound())
-        return judge.judge(worker.run(Artifact(file.path.resolve(), file.sha256), feeds)).sqnr_db
+        return judge.parts, judge.judge(worker.run(Artifact(file.path.resolve(), file.sha256), feeds)).sqnr_db
     except TargetError:
-        return None
+        return None if judge is None else judge.parts, None
 
 
 def _sources(

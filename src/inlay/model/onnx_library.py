@@ -6,7 +6,7 @@ no copies, and comes back afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import onnx
@@ -88,6 +88,31 @@ def infer_shapes(model: ir.Model, strict: bool = True) -> None:
                 value.shape = other.shape
             if other.dtype is not None and other.dtype != value.dtype:
                 value.dtype = other.dtype
+
+
+def inferred_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """The shapes in the main graph that follow from those of its ``inputs``, by name of the value.
+
+    Raises:
+        RunFailed: nothing can be inferred.
+        Crashed, TimedOut: inference ended its process.
+    """
+    light = _light(model)
+    for info in light.graph.input:
+        if info.name in inputs:
+            info.type.tensor_type.shape.CopyFrom(
+                onnx.TensorShapeProto(dim=[onnx.TensorShapeProto.Dimension(dim_value=d) for d in inputs[info.name]])
+            )
+    for info in light.graph.output:  # what a model states of other sizes is no longer true
+        info.type.tensor_type.ClearField("shape")
+    del light.graph.value_info[:]
+    graph = onnx.GraphProto.FromString(_called("inferring shapes", native.infer, model, light, False)[0])
+    return {
+        info.name: tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
+        for info in (*graph.input, *graph.output, *graph.value_info)
+        if info.type.tensor_type.HasField("shape")
+        and all(d.HasField("dim_value") for d in info.type.tensor_type.shape.dim)
+    }
 
 
 def _called(doing: str, function: Callable[..., T], model: ir.Model, light: onnx.ModelProto, *arguments: int) -> T:

@@ -1,15 +1,19 @@
 """How far a model is from the float model, and whether it keeps the accuracy constraint.
 
 Without labels the measure is the signal-to-quantization-noise ratio: ``10 log10(sum y^2 / sum (y - y')^2)`` for each
-output over all samples, in dB; the worst output counts. Integer outputs are decisions (classes, indices, masks) rather
-than amounts: what counts is the share of them that change, also in dB (20 dB are one in a hundred). Those of 8 and 16
-bits are taken for amounts (images, sound). Padding has no share (:mod:`inlay.data.padding`). With a metric, its drop
-against the float model counts.
+output over all samples, in dB; the worst output counts. An output whose parts differ in size is compared part by part
+(:mod:`inlay.quant.parts`): each part is an output of its own here. A part that is lost, one number in place of many,
+breaks every constraint, also that of a metric, and where there is none: a metric that does not look at it says nothing
+of it, and who needs no such output can cut it off the model.
+
+Integer outputs are decisions (classes, indices, masks) rather than amounts: what counts is the share of them that
+change, also in dB (20 dB are one in a hundred). Those of 8 and 16 bits are taken for amounts (images, sound). Padding
+has no share (:mod:`inlay.data.padding`). With a metric, its drop against the float model counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +25,7 @@ from inlay.quant.metric_limits import Pairs
 from inlay.quant.metrics import AGREEMENTS, Agreement, hits_of, top1
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
+from inlay.quant.parts import Parts, lost
 from inlay.trial import Accuracy, OutputError
 
 MAX_MARGIN_DB = 3.0
@@ -32,6 +37,8 @@ UNCHECKED, CHECKED_LATER = 0.95, 0.8
 there costs a look at the next model only. By simulation with the samples of ten models, 8 to 64 given
 (``benchmarks/results/coverage.md``), 0.8 lets no more models pass that break the bound on others than 0.95 did with
 the apart samples alone, and many more of those that keep it."""
+_LOST_DB = 20.0  # with more, what one number stands for differs little
+_QUIET = 0.1  # of the mean energy of a part, that it has at least where single samples are compared
 EXACT_DB = 300.0
 """SQNR of identical outputs: a finite number, so that it can be compared, averaged and written as JSON."""
 
@@ -71,6 +78,11 @@ class Judge:
             None for no margin.
         apart: so many of the samples, the first ones, had no part in the ranges; the others had, which flatters them
             a little: what counts is the worse of the figures of these and of all. None where there is no difference.
+        parts: how outputs are divided, as another judge of the same model found; None to find out.
+
+    Attributes:
+        parts: how they are divided.
+        silent: parts and outputs that are left out, since they are one and the same number on all samples.
 
     Raises:
         ModelError: an output is no tensor.
@@ -84,6 +96,7 @@ class Judge:
         metric: Metric | None = None,
         confidence: float | None = UNCHECKED,
         apart: int | None = None,
+        parts: Parts | None = None,
     ) -> None:
         outputs: Mapping[str, object] = reference[0] if reference else {}
         for name, value in outputs.items():
@@ -98,8 +111,10 @@ class Judge:
         self._metric = metric
         self._confidence = confidence
         self._apart = len(reference) if apart is None else apart
-        first = reference[0] if reference else {}
-        self.silent = _silent(self._wanted)
+        self.parts = Parts.of(self._wanted, samples.joins, self._padding.outputs) if parts is None else parts
+        self._divided = [self.parts.split(outputs) for outputs in self._wanted]
+        first = self._divided[0] if reference else {}
+        self.silent = _silent(self._divided)
         self._decisions = frozenset(n for n, y in first.items() if _decides(y.dtype))
         self.float_metric = self._metric_of(reference)
 
@@ -114,7 +129,7 @@ class Judge:
 
     def judge(self, outputs: Sequence[Outputs]) -> Accuracy:
         """Accuracy of a model from its ``outputs`` on the same samples."""
-        errors, margin = self._errors(self._padding.without_each(outputs))
+        errors, margin = self._errors(self._split(outputs))
         worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
         reshaped = self._reshaped(outputs)
         try:
@@ -124,23 +139,31 @@ class Judge:
                 raise
             metric, failure = None, f"{reshaped}: {error}"  # it takes outputs as float has them
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
-        reason = failure or self._reason(worst, margin, reshaped) or self._fall(outputs, drop)
+        gone = next((_reason_lost(e) for e in errors if e.lost), "")
+        reason = gone or failure or self._reason(worst, margin, reshaped) or self._fall(outputs, drop)
         figures = (worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
         return Accuracy(not reason, *figures, self.silent)
 
     def each_db(self, outputs: Sequence[Outputs]) -> tuple[float, ...]:
         """SQNR of each sample's worst output, in dB, from a model's ``outputs`` on the same samples.
 
-        An output that is zero in a sample is measured by its mean energy over all of them.
+        An output that is zero in a sample is measured by its mean energy over all of them; a part that is all but
+        silent there, as the scores are where nothing is found, by a tenth of it.
         """
-        found, others = np.full(len(outputs), EXACT_DB), self._padding.without_each(outputs)
-        for name in (n for n in (self._wanted[0] if self._wanted else ()) if n not in self.silent):
-            compare = self._compare(name)
-            pairs = [(want[name], got.get(name)) for want, got in zip(self._wanted, others, strict=True)]
-            signal, noise, *_ = np.array([compare(*pair) for pair in pairs]).T
-            signal = np.where(signal > 0.0, signal, signal.mean())
-            found = np.minimum(found, [sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)])
+        found, others = np.full(len(outputs), EXACT_DB), self._split(outputs)
+        for name in (n for n in (self._divided[0] if self._divided else ()) if n not in self.silent):
+            signal, noise, *_ = self._energies(name, others)
+            found = np.minimum(found, self._each_db(name, np.where(signal > 0.0, signal, signal.mean()), noise))
         return tuple(float(db) for db in found)
+
+    def _each_db(self, name: str, signal: np.ndarray, noise: np.ndarray) -> list[float]:
+        """SQNR of an output in each sample, from its energies there."""
+        if name in self.parts.names:
+            signal = np.maximum(signal, _QUIET * signal.mean())
+        return [sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)]
+
+    def _split(self, outputs: Sequence[Outputs]) -> list[Outputs]:
+        return [self.parts.split(each) for each in self._padding.without_each(outputs)]
 
     def pairs(self, outputs: Sequence[Outputs]) -> Pairs | None:
         """The metric of a model and of the float model, sample by sample, from its ``outputs``; None without a metric.
@@ -179,8 +202,16 @@ class Judge:
             outputs = self._padding.without_each(outputs)
         return _value(self._metric, outputs, self._wanted, self._labels)
 
-    def _compare(self, name: str) -> Callable[[np.ndarray, np.ndarray | None], tuple[float, float, float, float]]:
-        return _changes if name in self._decisions else _energies
+    def _energies(self, name: str, outputs: Sequence[Outputs]) -> np.ndarray:
+        """What :func:`_energies` or :func:`_changes` gives of an output in each sample, shape (4, samples)."""
+        compare = _changes if name in self._decisions else _energies
+        pairs = zip(self._divided, outputs, strict=True)
+        return np.array([compare(want[name], got.get(name)) for want, got in pairs]).T
+
+    def _lost(self, name: str, outputs: Sequence[Outputs]) -> str:
+        if name in self._decisions:
+            return ""
+        return lost([want[name] for want in self._divided], [got[name] for got in outputs])
 
     def _reshaped(self, outputs: Sequence[Outputs]) -> str:
         """Which output has another shape than float's, and in how many samples; empty where none has."""
@@ -220,20 +251,25 @@ class Judge:
     def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float]:
         errors = []
         margin, worst = 0.0, np.inf
-        names = self.reference[0].keys() if self.reference else ()
-        for name in (n for n in names if n not in self.silent):
-            pairs = [(want[name], got.get(name)) for want, got in zip(self._wanted, outputs, strict=True)]
-            compare = self._compare(name)
-            signal, noise, dot, other = np.array([compare(*pair) for pair in pairs]).T
+        for name in (n for n in (self._divided[0] if self._divided else ()) if n not in self.silent):
+            signal, noise, dot, other = self._energies(name, outputs)
             parts = (slice(self._apart), slice(None))
             total = min(sqnr_db(float(signal[part].sum()), float(noise[part].sum())) for part in parts)
             norm = float(np.sqrt(signal.sum() * other.sum()))
-            errors.append(OutputError(name, total, float(dot.sum()) / norm if norm > 0 else 1.0))
+            gone = self._lost(name, outputs) if total < _LOST_DB and np.isfinite(noise).all() else ""
+            errors.append(OutputError(name, total, float(dot.sum()) / norm if norm > 0 else 1.0, gone))
             if total < worst:
                 worst = total
-                each = np.array([sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)])
+                each = np.array(self._each_db(name, signal, noise))
                 margin = 0.0 if self._confidence is None else margin_db(each, self._apart, self._confidence)
         return errors, margin
+
+
+def _reason_lost(error: OutputError) -> str:
+    return (
+        f"output {error.name} is lost: it {error.lost}, where the float model's varies; whatever the bound is, a model "
+        "must keep every part of its outputs"
+    )
 
 
 def sqnr_db(signal: float, noise: float) -> float:

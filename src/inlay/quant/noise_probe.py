@@ -13,6 +13,7 @@ from inlay.data import AUTO_MASK, Feed, Padding
 from inlay.model.graph import Graph
 from inlay.model.reference import SharedSession
 from inlay.model.store import WeightStore
+from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.switches import SWITCHES, find_switches, probe_model
 from inlay.space.rules import Rules
@@ -52,18 +53,26 @@ class NoiseProbe:
         briefly: bool = False,
     ) -> None:
         self.switches = find_switches(graph, units, rules, table)
-        self.outputs = graph.float_outputs
+        self.outputs = self._whole = graph.float_outputs
         model = probe_model(base, graph, self.switches, table)
         self._session = SharedSession(model, store, optimize=None if briefly else True)
         self._feeds: tuple[Feed, ...] = ()
         self._finite: Sequence[Mapping[str, EllipsisType | np.ndarray]] = ()  # where the reference is; mostly all of it
         self._reference: Sequence[Mapping[str, np.ndarray]] = ()  # its finite part
-        self._padding = Padding()
+        self._padding, self._parts = Padding(), Parts()
         self._signal = np.zeros(len(self.outputs))
         self._shares = np.zeros((0, len(self.outputs)))
 
-    def use(self, feeds: Sequence[Feed], mask: str = AUTO_MASK) -> None:
-        """Set the samples to measure noise on, the noisiest first; ``mask`` as of ``Samples``. Raises RunFailed."""
+    def use(self, feeds: Sequence[Feed], mask: str = AUTO_MASK, parts: Parts | None = None) -> None:
+        """Set the samples to measure noise on, the noisiest first; raises RunFailed.
+
+        Args:
+            feeds: the samples.
+            mask: as of ``Samples``.
+            parts: how outputs are divided, as their judge does it: ``outputs`` are those parts then.
+        """
+        self._parts = Parts() if parts is None else parts
+        self.outputs = self._parts.of_each(self._whole)
         off = np.zeros(len(self.switches), bool)
         whole: list[Mapping[str, np.ndarray]] = [*self._session.each({**feed, SWITCHES: off} for feed in feeds)]
         self._take(feeds, whole, mask)
@@ -79,7 +88,8 @@ class NoiseProbe:
 
     def _take(self, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, np.ndarray]], mask: str) -> None:
         self._padding = Padding.of(feeds, outputs, mask)
-        self._feeds, whole = tuple(feeds), self._padding.without_each(outputs)
+        self._feeds = tuple(feeds)
+        whole = [self._parts.split(each) for each in self._padding.without_each(outputs)]
         finite = [{name: np.isfinite(each[name]) for name in self.outputs} for each in whole]
         self._finite = [{name: ... if mask.all() else mask for name, mask in each.items()} for each in finite]
         self._reference = [
@@ -124,7 +134,7 @@ class NoiseProbe:
         while several := [*islice(outputs, count)]:
             found = np.zeros((count, len(self.outputs)))
             for i, (output, wanted) in enumerate(zip(several, self._reference, strict=False)):
-                got = self._padding.without(i, output)
+                got = self._parts.split(self._padding.without(i, output))
                 for k, name in enumerate(self.outputs):
                     finite = self._finite[i][name]
                     found[i, k] = _difference(got[name], wanted[name], finite)

@@ -29,6 +29,7 @@ from inlay.data import (
     workload_of,
 )
 from inlay.errors import DataError, UsageError
+from inlay.model.joins import joined
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.options import (
@@ -84,7 +85,7 @@ class Given:
 
     def samples_or_random(self, rng: np.random.Generator, count: int, wishes: Sequence[ShapeWish] = ()) -> Samples:
         """Its samples, or random ones where there are none, of the shapes that are wished for."""
-        return self.samples or random_of_shapes(self.specs, wishes, rng, count)
+        return joined(self.samples or random_of_shapes(self.specs, wishes, rng, count), self.file.model)
 
     def workload(self, rng: np.random.Generator, shapes: Sequence[str], batch: Batch) -> Workload:
         """What latency is measured on. Raises UsageError where the inputs do not take what is asked for."""

@@ -17,6 +17,7 @@ from inlay.measure.journal import Journal, Record
 from inlay.measure.race import Meter
 from inlay.model.store import model_bytes
 from inlay.quant.accuracy import Judge
+from inlay.quant.parts import Parts
 from inlay.run.facts import GRAPH, PROFILE, SIZE
 from inlay.run.progress import SearchStep
 from inlay.targets.base import Artifact, KernelTime
@@ -113,6 +114,11 @@ class Evaluator:
         with contextlib.suppress(TargetError):  # without its graph, models that equal it are measured themselves
             self._remember(baseline, worker.load(baseline_file, identify=True))
         self.tally = Tally()
+
+    @property
+    def parts(self) -> Parts:
+        """How outputs are divided where they are compared."""
+        return self._judge.parts
 
     @property
     def times_kernels(self) -> bool:

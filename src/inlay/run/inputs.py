@@ -26,6 +26,7 @@ from inlay.data import (
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
 from inlay.measure.lab import Lab
+from inlay.model.joins import joined
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline
@@ -126,6 +127,7 @@ class RunInputs:
         wishes, batches = parse_shapes(config.shapes, specs), batch_wishes(config.batch, specs)
         if samples is None:
             samples = random_of_shapes(specs, wishes, rng, RANDOM_SAMPLES)
+        samples = joined(samples, file.model)
         given = (*file.files, *(() if baseline is None else baseline.files))
         refuse_overwriting([asked.out / name for name in OUTPUTS], given)
         counted = samples.labels is not None or asked.metric is not None

@@ -14,6 +14,7 @@ from inlay.measure.journal import Journal
 from inlay.model.hands import Recruit, helped
 from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
 from inlay.run.facts import NOISE, PROBE_BUDGET, SENSITIVITY
@@ -50,6 +51,7 @@ class Probes:
         costs: what steps take, by what is known at the time.
         mask: the input that tells which positions are padding.
         recruit: finds who helps with the noise of every source; the samples and questions that fit are found out here.
+        parts: how outputs are divided.
     """
 
     prepared: PreparedModel
@@ -63,6 +65,7 @@ class Probes:
     costs: Callable[[], Costs] = lambda: FREE
     mask: str = AUTO_MASK
     recruit: Recruit | None = None
+    parts: Parts = field(default_factory=Parts)
     _probe: NoiseProbe | None = None
     _broken: bool = False
 
@@ -139,7 +142,7 @@ class Probes:
                 self.table,
             )
             budget = self.journal.once(PROBE_BUDGET, lambda: self._fitting(probe, self.clock() - begun))
-            probe.use(self.feeds[: budget.ranked_samples], self.mask)
+            probe.use(self.feeds[: budget.ranked_samples], self.mask, self.parts)
             self._probe, self._broken = probe, False
         return self._probe
 

@@ -97,6 +97,7 @@ class GuidedSetup:
             costs=self.costs,
             mask=self.selection.mask,
             recruit=self.recruit,
+            parts=self.evaluator.parts,
         )
         oracles = Oracles(
             self._profile,
@@ -115,7 +116,7 @@ class GuidedSetup:
             oracles,
             anchors.trials,
             anchor_units(prepared.graph, prepared.units),
-            prepared.graph.float_outputs,
+            self.evaluator.parts.of_each(prepared.graph.float_outputs),
             None if least_db is None else noise_of(least_db),
             self._baseline_ns,
             self.journal.once(KNOWN_COSTS, partial(self._known_costs, unit_graph)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class StressTest:
             save_feed(path, feed)
         found = dict(enumerate(_outputs(run, paths)))
         kept = [i for i, outputs in found.items() if outputs is not None]
-        varied = Samples(tuple(stress.feeds[i] for i in kept), samples.kind, samples.source, mask=samples.mask)
+        varied = replace(samples, feeds=tuple(stress.feeds[i] for i in kept), labels=None, numbers=())
         reference = [outputs for outputs in found.values() if outputs is not None]
         return cls([stress.variations[i].name for i in kept], [paths[i] for i in kept], reference, varied)
 

@@ -185,7 +185,8 @@ def choose_by_costs(
     table, digest = calibration.table(prepared, observed), calibration.digest(observed)
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)
-    instant = Instant(prepared, costs, table, every, samples.feeds if one_shot.real else (), bound_db, until)
+    feeds, parts = samples.feeds if one_shot.real else (), one_shot.judge.parts
+    instant = Instant(prepared, costs, table, every, feeds, bound_db, until, samples.mask, parts)
     race = _Race(one_shot, writer, instant, bound_db, deadline)
     winner, how = race.run()
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, calibration.method)}

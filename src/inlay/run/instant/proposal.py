@@ -18,11 +18,12 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from inlay.data import Feed
+from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TargetError
 from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
 from inlay.search import policy
@@ -105,6 +106,8 @@ class Instant:
         feeds: samples on which noise is probed; none where noise does not matter.
         bound_db: least SQNR of the worst output; None for no bound.
         deadline: when a placement must be there.
+        mask: the input that tells which positions are padding.
+        parts: how outputs are divided.
     """
 
     def __init__(
@@ -116,6 +119,8 @@ class Instant:
         feeds: Sequence[Feed],
         bound_db: float | None,
         deadline: Deadline = NEVER,
+        mask: str = AUTO_MASK,
+        parts: Parts | None = None,
     ) -> None:
         self._prepared, self._table, self._feeds, self._deadline = prepared, table, feeds, deadline
         self._graph = build_unit_graph(prepared.graph, prepared.units)
@@ -123,12 +128,13 @@ class Instant:
         self._priced, self._usual = costs is not None, usual
         self._bound_db = bound_db if feeds else None
         self._optimism_db: float | None = None
+        self._mask, self._parts = mask, Parts() if parts is None else parts
         self._built: set[bytes] = set()
         self._noises: dict[bytes, Powers] = {}
         self._pace_s = 0.0  # of a question on one sample, once one was asked
         self._solver = Solver(
             self._graph,
-            prepared.graph.float_outputs,
+            self._parts.of_each(prepared.graph.float_outputs),
             NoiseAllowance(None if self._bound_db is None else noise_of(self._bound_db)),
             self._sensitivity,
             self._noise,
@@ -252,7 +258,7 @@ class Instant:
             probe = NoiseProbe(base, store, graph, prepared.units, prepared.rules, self._table, briefly=True)
             seconds = min(_PROBING_S, _PROBING_SHARE * self._deadline.left)
             budget = probe_budget(probe, self._feeds, seconds, self._deadline.clock)
-            probe.use(self._feeds[: budget.ranked_samples])
+            probe.use(self._feeds[: budget.ranked_samples], self._mask, self._parts)
         except TargetError:
             return None
         return probe, budget

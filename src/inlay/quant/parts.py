@@ -1,0 +1,216 @@
+"""Outputs in parts that differ in size, each of which is judged by itself.
+
+A detector's output may hold boxes of up to 640 pixels beside scores of up to 1. Over the whole of it the noise of the
+scores is nothing, even where all of them are lost. So an output is compared part by part, in two cases:
+
+- A Concat joins it of several values (:mod:`inlay.model.joins`), of which one is ``JOINED_GAP`` times as large as the
+  next smaller one, by root mean square. Each is a part then. Values of about one size are none: what a detector finds
+  at three scales is one thing, of which the smallest may hold nothing in the samples.
+- Along one axis (not the first, which counts samples) some indices are ``INDEX_GAP`` times as large as the others, in
+  every sample. That is for outputs that are scaled by a vector, say. Classes that never fire, channels of padding and
+  dead features are no parts: numbers between 0 and 1 are all of one kind, the small ones must be at least an eighth of
+  the indices, and what lies beneath the rounding of floats is none.
+
+Both are read off the float model's outputs, and the axis has the same size in every sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+
+import numpy as np
+
+from inlay.data import Joins
+from inlay.quant.metrics import Outputs
+
+JOINED_GAP = 3.0
+"""10 dB: where values are joined, with one scale for all, the smaller one has that much less."""
+INDEX_GAP = 30.0
+"""30 dB: with nothing known of how an output came about, what is that much smaller has no accuracy left at 8 bits."""
+_LEAST_SHARE = 1 / 8  # of the indices, that the small ones are
+_ROUNDING = 1e-5  # of the largest: smaller ones are rounding, as far as anybody can tell
+_MOST_INDICES = 4096
+_MOST_PARTS = 16
+_LEAST_ELEMENTS = 16  # of fewer numbers it says nothing that they are equal
+_PINNED_SHARE, _PINNED_ERROR = 0.1, 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of an output.
+
+    Attributes:
+        name: for people, as numpy writes it: ``output0[:, 4:84]``.
+        where: indices by axis.
+    """
+
+    name: str
+    where: Mapping[int, slice | np.ndarray]
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """The part of ``array``."""
+        for axis, index in self.where.items():
+            array = array[(slice(None),) * axis + (index,)]
+        return array
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """How outputs are divided.
+
+    Attributes:
+        divided: parts by output; an output that is compared as a whole is left out.
+        sizes: by output, the sizes of the axes that are divided.
+    """
+
+    divided: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, reference: Sequence[Outputs], joins: Joins, whole: frozenset[str] = frozenset()) -> Parts:
+        """The parts of the float model's outputs.
+
+        Args:
+            reference: these, one mapping for each sample.
+            joins: what is joined into them.
+            whole: outputs that are not divided.
+        """
+        divided, sizes = dict[str, tuple[Part, ...]](), dict[str, dict[int, int]]()
+        for name, first in (reference[0] if reference else {}).items():
+            each = [y[name] for y in reference if name in y]
+            if name in whole or first.dtype.kind != "f" or len(each) < len(reference):
+                continue
+            if any(y.ndim != first.ndim or not y.size for y in each):
+                continue
+            axes = _groups(each, joins.get(name, ()))
+            if axes:
+                divided[name] = tuple(_cells(name, first.ndim, axes))
+                sizes[name] = {axis: first.shape[axis] for axis in axes}
+        return cls(divided, sizes)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all parts."""
+        return frozenset(part.name for parts in self.divided.values() for part in parts)
+
+    def of_each(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The names of these outputs, with those of its parts in place of one that is divided."""
+        return tuple(n for name in names for n in ([p.name for p in self.divided.get(name, ())] or [name]))
+
+    def split(self, outputs: Outputs) -> Outputs:
+        """``outputs`` with their parts in place of those that are divided: views, as far as possible.
+
+        An array of another size than the parts are of stands for each of them as a whole.
+        """
+        if not self.divided:
+            return outputs
+        found = dict[str, np.ndarray]()
+        for name, array in outputs.items():
+            sizes = self.sizes.get(name, {})
+            fits = all(axis < array.ndim and array.shape[axis] == size for axis, size in sizes.items())
+            parts = self.divided.get(name, ())
+            found.update({part.name: part.of(array) if fits else array for part in parts} or {name: array})
+        return found
+
+
+def _groups(each: Sequence[np.ndarray], joined: Sequence[tuple[int, ...] | None]) -> dict[int, list[list[int]]]:
+    """Groups of indices by axis, for the axes that are divided."""
+    found = dict[int, list[list[int]]]()
+    shape = each[0].shape
+    squares = [np.square(np.where(np.isfinite(y), y, 0.0) if not np.isfinite(y).all() else y) for y in each]
+    known = {k: a for k, a in enumerate(joined) if a is not None and len(joined) == len(shape)}
+    unit = all(float(y.min()) >= 0.0 and float(y.max()) <= 1.0 for y in each)
+    for axis, size in enumerate(shape):
+        if any(y.shape[axis] != size for y in each):
+            continue
+        numbers = known.get(axis)
+        if numbers is not None and len(numbers) == size:
+            groups = _of_joined(_means(squares, axis).mean(axis=0), np.array(numbers))
+        elif axis and not known and size <= _MOST_INDICES:
+            groups = [] if unit else _of_indices(np.sqrt(_means(squares, axis)))
+        else:
+            continue
+        if len(groups) > 1 and len(groups) * math.prod(map(len, found.values())) <= _MOST_PARTS:
+            found[axis] = groups
+    return found
+
+
+def _means(squares: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """Means over all other axes, shape (samples, size)."""
+    return np.array([y.mean(axis=tuple(a for a in range(y.ndim) if a != axis), dtype=np.float64) for y in squares])
+
+
+def _of_joined(energy: np.ndarray, numbers: np.ndarray) -> list[list[int]]:
+    """The indices of each joined value where they differ in size; ``energy`` is a mean square for each index."""
+    values = [np.flatnonzero(numbers == n) for n in range(int(numbers.max()) + 1)]
+    sizes = sorted(float(np.sqrt(energy[v].mean())) for v in values)
+    apart = any(large >= JOINED_GAP * small and large > 0.0 for small, large in pairwise(sizes))
+    return [v.tolist() for v in values] if apart else []
+
+
+def _of_indices(sizes: np.ndarray) -> list[list[int]]:
+    """Indices in groups of which one is far larger than the other in every sample; ``sizes`` of shape (samples, n)."""
+    n = sizes.shape[1]
+    order = np.argsort(sizes.max(axis=0), kind="stable")
+    most = np.maximum.accumulate(sizes[:, order].max(axis=0))  # of the small ones, in any sample
+    least = np.minimum.accumulate(sizes[:, order].min(axis=0)[::-1])[::-1]  # of the large ones
+    begins = [
+        k
+        for k in range(max(1, math.ceil(_LEAST_SHARE * n)), n)
+        if least[k] >= INDEX_GAP * most[k - 1] and most[k - 1] > _ROUNDING * most[-1]
+    ]
+    return sorted(sorted(group.tolist()) for group in np.split(order, begins)) if begins else []
+
+
+def _cells(name: str, ndim: int, axes: Mapping[int, list[list[int]]]) -> list[Part]:
+    found = []
+    for groups in product(*axes.values()):
+        where = {axis: _index(group) for axis, group in zip(axes, groups, strict=True)}
+        shown = [_shown(where[axis]) if axis in where else ":" for axis in range(max(where) + 1)]
+        found.append(Part(f"{name}[{', '.join(shown)}]", where))
+    return found
+
+
+def _index(group: list[int]) -> slice | np.ndarray:
+    whole = group == [*range(group[0], group[-1] + 1)]
+    return slice(group[0], group[-1] + 1) if whole else np.array(group)
+
+
+def _shown(index: slice | np.ndarray) -> str:
+    if isinstance(index, slice):
+        return f"{index.start}:{index.stop}"
+    runs = np.split(index, np.flatnonzero(np.diff(index) > 1) + 1)
+    shown = [f"{run[0]}:{run[-1] + 1}" for run in runs[:4]]
+    return "(" + ", ".join(shown) + (", ..." if len(runs) > 4 else "") + ")"
+
+
+def lost(want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> str:
+    """How a part is lost, whatever its SQNR, where it is: what is there in place of it. Else the empty text.
+
+    Either one and the same number stands for numbers that differ, by a tenth of their root mean square at least, so
+    that it has less than 20 dB; or an end of the range stands for a tenth of the numbers or more, which differ as well,
+    and is as far from them as half of what all numbers differ by.
+
+    Args:
+        want: the part in the float model's outputs, for each sample.
+        got: the same in another model's.
+    """
+    a, b = (np.concatenate([y.ravel() for y in each]).astype(np.float64) for each in (want, got))
+    if a.size < _LEAST_ELEMENTS or a.size != b.size or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return ""
+    low, high = float(b.min()), float(b.max())
+    if low == high:
+        return f"is {low:.4g} everywhere" if _varies(a) else ""
+    for end in (low, high):
+        there = a[b == end]
+        error = float(np.square(there - end).sum())
+        if there.size >= _PINNED_SHARE * a.size and _varies(there) and error >= _PINNED_ERROR * a.var() * a.size:
+            return f"is {end:.4g} in {there.size / a.size:.0%} of its places"
+    return ""
+
+
+def _varies(numbers: np.ndarray) -> bool:
+    return bool(numbers.var() >= 0.01 * np.square(numbers).mean() > 0.0)

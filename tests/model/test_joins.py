@@ -1,0 +1,108 @@
+"""Which elements of outputs come from which joined value: by moving marked numbers through the model itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from inlay.model.joins import joins_of
+from inlay.testing import run_reference
+from tests.support.detectors import MAKES, Make, detector
+
+SHAPES = {"a": [1, 4, 6, 6], "b": [1, 2, 6, 6], "c": [1, 3, 6, 6]}
+
+
+def _model(tail: Callable[[Callable[..., str]], str], constants: dict[str, np.ndarray]) -> onnx.ModelProto:
+    nodes: list[onnx.NodeProto] = []
+
+    def add(op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
+        names = [f"v{len(nodes)}_{i}" for i in range(outputs)]
+        nodes.append(helper.make_node(op, list(inputs), names, **attributes))
+        return names[-1]
+
+    last = tail(add)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in SHAPES.items()],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+TAILS: dict[str, Callable[[Callable[..., str]], str]] = {
+    "joined": lambda add: add("Concat", "a", "b", "c", axis=1),
+    "reshaped": lambda add: add("Reshape", add("Concat", "a", "b", axis=1), "flat"),
+    "transposed": lambda add: add("Transpose", add("Concat", "a", "b", axis=-3), perm=[0, 2, 3, 1]),
+    "nested": lambda add: add("Concat", add("Concat", "a", "b", axis=1), "c", axis=1),
+    "split": lambda add: add("Concat", add("Split", add("Concat", "a", "b", axis=1), outputs=2, axis=1), "c", axis=1),
+    "sliced": lambda add: add("Slice", add("Concat", "a", "b", axis=1), "two", "far", "one"),
+    "backwards": lambda add: add("Slice", add("Concat", "a", "b", axis=1), "last", "before", "one", "back"),
+    "gathered": lambda add: add("Gather", add("Concat", "a", "b", axis=1), "mixed", axis=1),
+    "squeezed": lambda add: add("Squeeze", add("Concat", "a", "b", axis=1), "zero"),
+    "elementwise": lambda add: add("Max", add("Add", add("Concat", "a", "b", axis=1), "row"), "low"),
+}
+CONSTANTS = {
+    "flat": np.array([1, 6, -1]),
+    "two": np.array([2]),
+    "far": np.array([2**62]),
+    "one": np.array([1]),
+    "last": np.array([-1]),
+    "before": np.array([-(2**62)]),
+    "back": np.array([-2]),
+    "mixed": np.array([5, 0, 1, 4]),
+    "zero": np.array([0]),
+    "row": np.zeros((1, 6, 1, 1), np.float32),
+    "low": np.array(-1e9, np.float32),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_elements_are_followed_to_where_the_model_moves_them(name: str) -> None:
+    """Each input holds one number: the axis along which the output's numbers differ is the one that is found."""
+    model = _model(TAILS[name], CONSTANTS)
+    feed = {k: np.full(shape, i, np.float32) for i, (k, shape) in enumerate(SHAPES.items())}
+    out = run_reference(model, feed)[model.graph.output[0].name]
+    (axes,) = joins_of(ir.from_proto(model), feed).values()
+    assert len(axes) == out.ndim
+    (axis,) = [i for i, numbers in enumerate(axes) if numbers is not None]
+    rows = np.moveaxis(out, axis, 0).reshape(out.shape[axis], -1)
+    assert (rows == rows[:, :1]).all(), "the fixture: along this axis alone"
+    numbers = axes[axis]
+    assert numbers is not None
+    assert len(numbers) == len(rows)
+    same = np.equal.outer(rows[:, 0], rows[:, 0])
+    assert (np.equal.outer(numbers, numbers) == same).all()
+
+
+def test_nothing_is_said_behind_operators_that_mix() -> None:
+    """A product sums over what was joined: what comes out is of no input alone."""
+    model = _model(
+        lambda add: add("MatMul", add("Concat", "a", "b", axis=1), "weight"), {"weight": np.eye(6, dtype="f")}
+    )
+    assert joins_of(ir.from_proto(model), {k: np.zeros(s, np.float32) for k, s in SHAPES.items()}) == {}
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_boxes_and_scores_of_detectors_are_told_apart(make: Make) -> None:
+    model = detector(make)
+    found = joins_of(ir.from_proto(model), {"images": np.zeros((1, 3, 96, 96), np.float32)})
+    if make == "separate":
+        assert found == {}
+        return
+    axes = found["out"]
+    numbers = axes[2 if make in ("objectness", "scales") else 1]
+    assert numbers is not None
+    groups = (
+        [numbers[:4], numbers[4:5], numbers[5:]] if make in ("objectness", "scales") else [numbers[:4], numbers[4:]]
+    )
+    assert [len(set(g)) for g in groups] == [1] * len(groups)
+    assert len({g[0] for g in groups}) == len(groups)
+    if make == "scales":
+        assert axes[1] is not None
+        assert [axes[1].count(n) for n in dict.fromkeys(axes[1])] == [144, 36, 9]

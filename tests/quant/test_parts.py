@@ -1,0 +1,137 @@
+"""Outputs in parts that differ in size: what is a part, what is none, and what a lost one means for every bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from inlay.data import Joins, Samples
+from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.parts import Parts
+from inlay.trial import Accuracy
+
+JOINED: Joins = {"y": (None, (0,) * 4 + (1,) * 8, None)}
+BOXES, SCORES = "y[:, 0:4]", "y[:, 4:12]"
+
+
+def detector_outputs(count: int = 6, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    """Boxes up to 320 beside scores up to 1, shape (1, 12, 50)."""
+    rng = np.random.default_rng(seed)
+    return [
+        {"y": np.concatenate([rng.uniform(0, 320, (1, 4, 50)), rng.random((1, 8, 50)) ** 4], 1)} for _ in range(count)
+    ]
+
+
+def judged(
+    want: Sequence[dict[str, np.ndarray]], got: Sequence[dict[str, np.ndarray]], bound: Bound, joins: Joins = JOINED
+) -> Accuracy:
+    samples = Samples(tuple({} for _ in want), "feeds", "test", joins=joins)
+    return Judge(want, samples, bound, lambda outputs, labels: 1.0, confidence=None).judge(got)
+
+
+def without_scores(outputs: Sequence[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """In one scale of 1.25, as a Concat in 8 bits has it."""
+    return [{"y": np.round(o["y"] / 2.5) * 2.5} for o in outputs]
+
+
+def test_the_worst_part_is_the_figure() -> None:
+    """Noise of 0.1 is nothing to boxes; of the whole it is 60 dB."""
+    want = detector_outputs()
+    rng = np.random.default_rng(1)
+    got = [{"y": o["y"] + 0.1 * rng.standard_normal(o["y"].shape)} for o in want]
+    found = judged(want, got, Bound(20.0))
+    scores = np.concatenate([a["y"][:, 4:] for a in want])
+    noise = np.concatenate([a["y"][:, 4:] - b["y"][:, 4:] for a, b in zip(want, got, strict=True)])
+    assert {o.name for o in found.outputs} == {BOXES, SCORES}
+    assert found.sqnr_db == pytest.approx(10 * np.log10((scores**2).sum() / (noise**2).sum()))
+    assert found.worst == SCORES
+    assert f"SQNR of output {SCORES} is" in found.reason
+    whole = judged(want, got, Bound(55.0), {"y": (None, (0,) * 12, None)})
+    assert whole.feasible, "negative control: over the whole nothing is seen of it"
+
+
+@pytest.mark.parametrize("bound", [Bound(), Bound(-50.0), Bound(metric="mine", max_drop=0.5)])
+def test_a_part_that_is_lost_breaks_every_bound(bound: Bound) -> None:
+    want = detector_outputs()
+    found = judged(want, without_scores(want), bound)
+    assert not found.feasible
+    assert found.reason.startswith(f"output {SCORES} is lost: it is 0 everywhere")
+    assert judged(want, [{"y": o["y"] * 1.01} for o in want], bound).feasible
+
+
+def test_a_part_at_the_end_of_its_range_is_lost() -> None:
+    """Most of what it says is gone; negative control: what a Relu sets to zero is zero in the reference too."""
+    want = detector_outputs()
+    clipped = [{"y": np.concatenate([o["y"][:, :4], np.minimum(o["y"][:, 4:], 0.2)], 1)} for o in want]
+    assert f"output {SCORES} is lost: it is 0.2 in" in judged(want, clipped, Bound()).reason
+    rectified = [{"y": np.concatenate([o["y"][:, :4], np.maximum(o["y"][:, 4:] - 0.1, 0)], 1)} for o in want]
+    assert judged(rectified, rectified, Bound()).feasible
+    noisy = [{"y": o["y"] * 0.8} for o in rectified]
+    assert judged(rectified, noisy, Bound()).feasible
+
+
+def test_values_of_one_size_are_no_parts() -> None:
+    """Three scales of a detector: the last one may find nothing in a few samples."""
+    rng = np.random.default_rng(0)
+    outputs = [{"y": rng.random((1, 12, 50)) * np.repeat([1.0, 2.5], [4, 8])[:, None]} for _ in range(3)]
+    assert not Parts.of(outputs, JOINED).divided
+    outputs[0]["y"][:, 4:] *= 10
+    assert Parts.of(outputs, JOINED).names == {BOXES, SCORES}
+
+
+def test_each_joined_value_is_a_part_of_its_own_where_any_differ() -> None:
+    """Objectness is one row beside eighty of classes of about its size: among them it would not count."""
+    outputs = detector_outputs()
+    joins: Joins = {"y": (None, (0,) * 4 + (1,) + (2,) * 7, None)}
+    assert Parts.of(outputs, joins).names == {BOXES, "y[:, 4:5]", "y[:, 5:12]"}
+    zero = [{"y": np.concatenate([o["y"][:, :4], 0 * o["y"][:, 4:5], o["y"][:, 5:]], 1)} for o in outputs]
+    assert "y[:, 4:5] is lost" in judged(outputs, zero, Bound(), joins).reason
+
+
+def test_indices_are_parts_where_some_are_far_larger_in_every_sample() -> None:
+    """Scaled by a vector, without a Concat."""
+    rng = np.random.default_rng(0)
+    scale = np.array([640.0, 640, 1, 1, 1, 640])
+    outputs = [{"y": rng.uniform(-1, 1, (1, 40, 6)) * scale} for _ in range(4)]
+    assert Parts.of(outputs, {}).names == {"y[:, :, (0:2, 5:6)]", "y[:, :, 2:5]"}
+    gradual = [{"y": rng.uniform(-1, 1, (1, 40, 6)) * 10.0 ** np.arange(6)} for _ in range(4)]
+    assert not Parts.of(gradual, {}).divided, "there is no gap"
+
+
+@pytest.mark.parametrize("case", ["classes", "rows", "padding", "dead", "sizes", "integers"])
+def test_what_is_no_part(case: str) -> None:
+    """Each of these has indices that are far smaller than others, and says nothing by them."""
+    rng = np.random.default_rng(0)
+
+    def output(number: int) -> np.ndarray:
+        y = rng.standard_normal((1, 16, 20))
+        if case == "classes":  # probabilities of which one class alone ever fires
+            y = np.abs(y) * 1e-4
+            y[:, 3] = rng.random(20)
+        elif case == "rows":  # what is found elsewhere in another sample
+            y[:, np.arange(16) != number] *= 1e-3
+        elif case == "padding":
+            y[:, 8:] = 0.0
+        elif case == "dead":  # but for rounding
+            y[:, 8:] *= 1e-7
+        elif case == "sizes":  # the axis differs from sample to sample
+            y[:, 8:] *= 1e-3
+            y = y[:, : 10 + number]
+        else:
+            y = (y * 100 * np.repeat([1, 50], 8)[:, None]).astype(np.int64)
+        return y
+
+    assert not Parts.of([{"y": output(number)} for number in range(4)], {}).divided
+
+
+def test_single_samples_without_detections_say_little() -> None:
+    """Scores near zero have no SQNR to speak of; statements on new samples rest on every sample's."""
+    want = detector_outputs(8)
+    want[5]["y"][:, 4:] *= 1e-3
+    rng = np.random.default_rng(1)
+    got = [{"y": o["y"] + 0.01 * rng.standard_normal(o["y"].shape)} for o in want]
+    samples = Samples(tuple({} for _ in want), "feeds", "test", joins=JOINED)
+    each = Judge(want, samples, Bound(), confidence=None).each_db(got)
+    assert 15.0 < each[5] < np.median(each) - 5.0
