@@ -121,3 +121,18 @@ def test_a_worker_draws_the_same_in_every_model_and_file(tmp_path: Path) -> None
                 worker.drop(file)
     assert all(np.array_equal(found[0], other) for other in found[1:])
     assert not list((tmp_path / "work").glob("pinned-*")), "twins go with their models"
+
+
+def test_a_model_that_is_dropped_keeps_its_file(tmp_path: Path) -> None:
+    """Under whatever object it is dropped: only what a worker made itself is removed."""
+    for name, model in (("plain", voice()), ("noisy", voice(noise=0.5))):
+        (tmp_path / name).mkdir()
+        onnx.save(model, tmp_path / name / "m.onnx")
+        (tmp_path / name / "work").mkdir()
+        save_feed(tmp_path / name / "feed.npz", sentences(1)[0])
+        with Worker(TargetSpec("null"), tmp_path / name / "work") as worker:
+            for _ in range(2):
+                worker.run(Artifact(tmp_path / name / "m.onnx", "a" * 64), [tmp_path / name / "feed.npz"])
+                worker.drop(Artifact(tmp_path / name / "m.onnx", "a" * 64))
+        assert {p.name for p in (tmp_path / name).iterdir()} == {"m.onnx", "feed.npz", "work"}
+        assert not any((tmp_path / name / "work").glob("pinned-*"))

@@ -94,7 +94,7 @@ class Worker:
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
         self._elsewhere: set[str] = set()  # models that were built before, in another place
-        self._twins: dict[str, Artifact] = {}
+        self._twins: dict[str, Artifact | None] = {}  # by digest; None where a model stands for itself
         self._deaths: defaultdict[str, list[Ended]] = defaultdict(list)  # by model, since it was built last
         self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self.busy_s = 0.0
@@ -163,8 +163,8 @@ class Worker:
 
         One that took too long once is not asked again: starting a process takes less.
         """
-        twin = self._twins.pop(artifact.digest, artifact)
-        if twin is not artifact:
+        twin = self._twins.pop(artifact.digest, None)
+        if twin is not None:
             self.drop(twin)
             twin.path.unlink(missing_ok=True)
             if twin.path.parent != self._folder.resolve():
@@ -201,8 +201,8 @@ class Worker:
             is_ours = artifact.path.resolve().parent == self._folder.resolve()  # it may lie beside the same weights
             folder = self._folder if is_ours else self._folder / f"pinned-{artifact.digest}"
             twin = Artifact(folder.resolve() / f"pinned-{artifact.digest}.onnx", f"{artifact.digest}-pinned")
-            self._twins[artifact.digest] = twin if pinned_file(artifact.path, twin.path) else artifact
-        return self._twins[artifact.digest]
+            self._twins[artifact.digest] = twin if pinned_file(artifact.path, twin.path) else None
+        return self._twins[artifact.digest] or artifact
 
     def _run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
         self._load(artifact)
