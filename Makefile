@@ -26,7 +26,8 @@ $(STAMP): $(LOCK) pyproject.toml
 
 demo: $(STAMP)  ## tune the digits example within three minutes
 	$(BIN)/inlay tune examples/digits/digits.onnx -o out/digits --restart \
-	  --data examples/digits/data.npz --labels examples/digits/labels.npy --metric top1 --max-drop 0.5% --budget 60s
+	  --data examples/digits/data.npz --labels examples/digits/labels.npy --metric top1 --max-drop 0.5% --budget 60s \
+	  --accept-unproven  # 540 samples can hardly show half a percent: the verdict says so
 	$(BIN)/python examples/digits/evaluate.py out/digits/model.onnx
 
 test: $(STAMP)  ## run every test

@@ -80,6 +80,7 @@ def tune(
     max_drop: Annotated[str | float | None, options.MAX_DROP] = None,
     min_sqnr: Annotated[float | None, options.MIN_SQNR] = None,
     no_bound: Annotated[bool, options.NO_BOUND] = False,
+    accept_unproven: Annotated[bool, options.ACCEPT_UNPROVEN] = TuneConfig.accept_unproven,
     budget: Annotated[str | float | None, options.BUDGET] = f"{options.DEFAULT_BUDGET_S:.0f}s",
     max_measurements: Annotated[int | None, options.MAX_MEASUREMENTS] = TuneConfig.max_measurements,
     max_builds: Annotated[int | None, options.MAX_BUILDS] = TuneConfig.max_builds,
@@ -107,9 +108,8 @@ def tune(
 ) -> TuneResult | AcrossResult:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
-    With several targets, each is tuned for within the one budget, and the single file that suits all of them best is
-    delivered; with ``auto``, the file and the target to deploy with. The same call on the same ``out`` continues where
-    it was stopped.
+    With several targets, each is tuned for within the one budget, and the single file that suits all best is delivered;
+    with ``auto``, the file and the target to deploy with. The same call on the same ``out`` continues where it stopped.
 
     Returns:
         An :class:`~inlay.across.result.AcrossResult` for ``auto`` and for two targets or more.

@@ -19,6 +19,9 @@
 
 from __future__ import annotations
 
+UNPROVEN, INTERRUPTED = 3, 130
+"""Exit codes that are no errors: a delivered model is not shown to keep its bound; the user stopped the command."""
+
 
 class InlayError(Exception):
     """Base of all errors that Inlay raises on purpose; ``str(error)`` is one clear line."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from inlay.errors import UNPROVEN
 from tests.attack.case import TRACE, Case
 from tests.attack.loadable import REPORT
 from tests.attack.sandbox import Ended
@@ -76,7 +77,7 @@ def findings(case: Case, folder: Path, before: Snapshot, ended: Ended) -> list[F
     command = " ".join(a for a in case.argv[:2] if "@" not in a and not a.startswith("-"))
     found = _end(command, ended, err)
     if not ended.reason:  # what this program killed could not clean up
-        found += _files(case, folder, before, command, ended.code == 0)
+        found += _files(case, folder, before, command, ended.code in (0, UNPROVEN))
     if ended.code is not None and ended.code >= 0 and not any(f.what == "traceback" for f in found):
         found += _text(case, command, ended.code, out, err)
     return found
@@ -102,7 +103,7 @@ def _end(command: str, ended: Ended, err: bytes) -> list[Finding]:
 
 def _text(case: Case, command: str, code: int, out: bytes, err: bytes) -> list[Finding]:
     found = []
-    if code not in (0, 1, 2):
+    if code not in (0, 1, 2, UNPROVEN):
         found.append(Finding("exit code", f"{command} {code}", err.decode(errors="replace")[-300:]))
     codec = "ascii" if case.encoding.startswith("ascii") else "utf8"
     texts = {name: raw.decode(codec, errors="replace") for name, raw in (("stdout", out), ("stderr", err))}
@@ -111,7 +112,7 @@ def _text(case: Case, command: str, code: int, out: bytes, err: bytes) -> list[F
             line = next(t for t in text.split("\n") if _CONTROL.search(t))
             found.append(Finding("control character", f"{command} {name}", f"{match.group()!r} in {line[:200]!r}"))
     lines = [line for line in texts["stderr"].split("\n") if line and not _PROGRESS.match(line)]
-    wanted = int(code != 0)
+    wanted = int(code not in (0, UNPROVEN))
     if [line.startswith("inlay: ") for line in lines] != [True] * wanted:
         sort = "no message" if not lines else next((ln for ln in lines if not ln.startswith("inlay: ")), "two")
         shape = re.sub(r"0x[0-9a-f]+|\d+", "N", sort)[:80]

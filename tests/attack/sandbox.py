@@ -131,13 +131,14 @@ def attack(case: Case, folder: Path) -> None:
         getattr(importlib.import_module(module), name)(*arguments[1:])
     else:
         from inlay.cli.commands import main
+        from inlay.errors import UNPROVEN
 
         held = times(folder)
         try:
             with _short_calls():
                 main()
         except SystemExit as stop:
-            if not stop.code:
+            if stop.code in (None, 0, UNPROVEN):
                 check(folder, held if _writes_models(arguments) else times(folder))
             raise
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from inlay.errors import UNPROVEN
 from tests.attack import models, options, oracles, records, sample_files, sandbox, warm, yaml_files
 from tests.attack.case import TRACE, Case, make_folder
 from tests.attack.choices import Choices
@@ -42,7 +43,7 @@ class Verdict:
         """In a word."""
         if self.findings:
             return "findings"
-        return "accepted" if self.ended.code == 0 else "refused"
+        return "accepted" if self.ended.code in (0, UNPROVEN) else "refused"
 
 
 def prepare(folder: Path) -> Seeds:

@@ -18,8 +18,7 @@ from inlay.deadline import Deadline
 from inlay.measure.client import Worker
 from inlay.quant.accuracy import Bound
 from inlay.run.confirm.contenders import Entry
-from inlay.run.confirm.decision import Confirmed
-from inlay.run.confirm.delivered import best_of, ratio_of
+from inlay.run.confirm.delivered import Confirmed, best_of, ratio_of
 from inlay.run.confirm.verification import Rejected, Verifier
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import Effort

@@ -10,7 +10,7 @@ from typing import cast
 
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound
-from inlay.run.confirm.decision import Confirmed
+from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
 from inlay.run.outcome.notes import notes_for

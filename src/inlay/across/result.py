@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inlay.run.result import exit_code
 from inlay.targets.base import Fingerprint, TargetSpec
 from inlay.trial import Accuracy, Interval
 from inlay.version import __version__
@@ -121,6 +122,8 @@ class AcrossResult:
         notes: for people.
         interrupted: the user ended it.
         best: the row of the best file for each target, where one file was made for all of them.
+        bound_note: why the bound is not shown for the delivered file on new samples; empty where it is.
+        accept_unproven: that was accepted beforehand.
     """
 
     folder: Path
@@ -140,6 +143,18 @@ class AcrossResult:
     notes: tuple[str, ...] = ()
     interrupted: bool = field(default=False)
     best: Mapping[str, str] = field(default_factory=dict)
+    bound_note: str = ""
+    accept_unproven: bool = False
+
+    @property
+    def unproven(self) -> str:
+        """That the bound is not shown for new samples, for the first line; empty where it is."""
+        return f"BOUND NOT SHOWN: {self.bound_note}" if self.bound_note else ""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command, as of :class:`~inlay.run.result.TuneResult`."""
+        return exit_code(self.interrupted, self.unproven, self.accept_unproven)
 
     @property
     def model_path(self) -> Path:
@@ -204,6 +219,7 @@ class AcrossResult:
             "best": {
                 "origin": self.origin,
                 **_cell(cell),
+                "bound_note": self.bound_note,
                 "output_sha256": self.sha256,
                 "size_bytes": self.size_bytes,
             },

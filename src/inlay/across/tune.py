@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from inlay.across import policy
@@ -36,7 +36,9 @@ from inlay.trial import Interval
 SCREEN: Fact[dict[str, float | str]] = Fact("screen", dict)
 """Nanoseconds of the given model on each target in the first readings, or why there are none."""
 DELIVERED: Fact[dict[str, str]] = Fact("delivered", dict)
-"""What a run delivered, by label: origin and digest."""
+"""What a run delivered, by label: origin, digest, and why its bound is not shown for new samples."""
+_Delivered = tuple[Artifact, str, str]
+"""The file, what proposed it, and why its bound is not shown; empty where it is."""
 
 
 def outputs_of(out: Path, specs: Mapping[str, TargetSpec]) -> list[Path]:
@@ -53,12 +55,14 @@ class Tuned:
         origins: what proposed them.
         why: targets that were not tuned for, with the reason.
         interrupted: the user ended a run.
+        unproven: why the bound is not shown for a delivered model on new samples, by digest; empty where it is.
     """
 
     files: Mapping[str, Artifact]
     origins: Mapping[str, str]
     why: Mapping[str, str]
     interrupted: bool
+    unproven: Mapping[str, str] = field(default_factory=dict)
 
 
 def tune_across(
@@ -96,6 +100,7 @@ def _tune_each(session: AcrossSession, screened: Mapping[str, float | str]) -> T
     """A run for each target that can win, the fastest float first; what one leaves of its time goes to the next."""
     files: dict[str, Artifact] = {}
     origins: dict[str, str] = {}
+    unproven: dict[str, str] = {}
     why = {label: found for label, found in screened.items() if isinstance(found, str)}
     float_ns = {label: found for label, found in screened.items() if not isinstance(found, str)}
     order = sorted(float_ns, key=lambda label: float_ns[label]) if screened else list(session.specs)
@@ -119,17 +124,18 @@ def _tune_each(session: AcrossSession, screened: Mapping[str, float | str]) -> T
                 raise _of_target(label, error, session.asked.config.budget_s, shares[-1]) from error
             why[label] = str(error)
             continue
-        files[label], origins[label] = found
+        files[label], origins[label], unproven[found[0].digest] = found
         if interrupted:
-            return Tuned(files, origins, {**why, **dict.fromkeys(left[1:], "the command was interrupted")}, True)
+            why.update(dict.fromkeys(left[1:], "the command was interrupted"))
+            return Tuned(files, origins, why, True, unproven)
         latency_ns = _latency_ns(session, label)
         fastest_ns = min(fastest_ns, latency_ns) if latency_ns else fastest_ns
-    return Tuned(files, origins, why, False)
+    return Tuned(files, origins, why, False, unproven)
 
 
 def _first_that_fits(
     session: AcrossSession, label: str, shares: Sequence[float], most_s: float
-) -> tuple[tuple[Artifact, str], bool]:
+) -> tuple[_Delivered, bool]:
     """As :func:`_one`, with the first of the shares that is not too short for a run, or the least that is not."""
     for share_s in shares[:-1]:
         with contextlib.suppress(UsageError):
@@ -154,12 +160,12 @@ def _of_target(label: str, error: InlayError, budget_s: float | None, share_s: f
     )
 
 
-def _one(session: AcrossSession, label: str, share_s: float) -> tuple[tuple[Artifact, str], bool]:
-    """The delivered model of one target, its origin, and if the user ended the run; a finished one is not repeated."""
+def _one(session: AcrossSession, label: str, share_s: float) -> tuple[_Delivered, bool]:
+    """What was delivered for one target, and if the user ended the run; a finished one is not repeated."""
     asked, folder, key = session.asked, session.folder(label), DELIVERED.of(label)
     known, path = session.journal.fact(key), folder / "model.onnx"
     if known is not None and path.is_file() and file_sha256(path) == known["sha256"]:
-        return (Artifact(path.resolve(), known["sha256"]), known["origin"]), False
+        return (Artifact(path.resolve(), known["sha256"]), known["origin"], known.get("unproven", "")), False
     session.stage(f"tune for {label}")
     budget_s = asked.config.budget_s
     if budget_s is not None:  # the journal of the run counts what it spent; what is left of the command is its own
@@ -167,10 +173,11 @@ def _one(session: AcrossSession, label: str, share_s: float) -> tuple[tuple[Arti
     config = replace(asked.config, target=session.specs[label], budget_s=budget_s)
     own = replace(asked, out=folder, config=config, progress=session.of(label), before_s=0.0)
     result = tune(replace(own, any_precision=False))  # the label says which one it is, and its twin is another target
-    found = {"origin": result.best.origin, "sha256": result.best.output_sha256}
+    best = result.best
+    found = {"origin": best.origin, "sha256": best.output_sha256, "unproven": best.bound_note}
     if not result.interrupted:
         session.journal.record_fact(key, found)
-    return (Artifact(path.resolve(), found["sha256"]), found["origin"]), result.interrupted
+    return (Artifact(path.resolve(), found["sha256"]), found["origin"], found["unproven"]), result.interrupted
 
 
 def _latency_ns(session: AcrossSession, label: str) -> float:
@@ -223,7 +230,18 @@ def _result(
         notes=(*_notes(session, tuned), *chosen.notes),
         interrupted=tuned.interrupted,
         best=chosen.best,
+        bound_note=_unproven(session, tuned, chosen),
+        accept_unproven=config.accept_unproven,
     )
+
+
+def _unproven(session: AcrossSession, tuned: Tuned, chosen: Chosen) -> str:
+    """Why the bound is not shown for the delivered file on new samples; empty where it is, or there is nothing to."""
+    bound, digest = session.inputs.config.bound, chosen.file.digest
+    nothing = (bound.min_sqnr_db, bound.max_drop) == (None, None) or session.inputs.samples.kind == "random"
+    if nothing or digest == session.inputs.file.sha256:
+        return ""
+    return tuned.unproven.get(digest, "the file for all targets is a candidate of which nothing is stated beforehand")
 
 
 def _notes(session: AcrossSession, tuned: Tuned) -> list[str]:

@@ -87,8 +87,7 @@ def tune(
         (log or progress).close()
     across = isinstance(result, AcrossResult)
     answer(as_json, result, lambda: render_across.verdict(result) if across else render.verdict(result))
-    if result.interrupted:
-        raise typer.Exit(130)
+    raise typer.Exit(result.exit_code)
 
 
 @app.command()
@@ -106,8 +105,7 @@ def fleet(
     with closing(_progress(quiet)) as progress:
         result = run_fleet(**options, progress=progress, before_s=_before_s())
     answer(as_json, result, lambda: render_fleet.verdict(result))
-    if result.interrupted or result.failed:
-        raise typer.Exit(130 if result.interrupted else 1)
+    raise typer.Exit(result.exit_code)
 
 
 @app.command()
@@ -334,7 +332,10 @@ def _before_s() -> float:
 
 
 def main() -> None:
-    """Entry point: 0 fine, 1 failed, 2 wrong usage, 130 interrupted. Errors are one line on standard error."""
+    """Entry point: 0 fine, 1 failed, 2 wrong usage, 3 a bound that is not shown, 130 interrupted.
+
+    Errors are one line on standard error.
+    """
     tolerate_encoding()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries, for their callers; an error is one line

@@ -28,6 +28,8 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     if not best.confirmed:
         verdict_word = "Verdict (NOT DECIDED)" if result.undecided else "Verdict (NOT CONFIRMED)"
     unit = result.facts.get("unit", "ms")
+    if best.unproven:
+        yield f"{best.unproven}."
     if result.not_measured:
         yield result.not_measured
     yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"

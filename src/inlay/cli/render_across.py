@@ -12,6 +12,8 @@ from inlay.trial import UNTOLD, shown_ratio, shown_sqnr
 
 def verdict(result: AcrossResult) -> Iterator[str | Table]:
     """The result in a few lines, with the table of files on targets."""
+    if result.unproven:
+        yield f"{result.unproven}."
     yield f"{result.model[0]} on {', '.join(result.used)}"
     yield ""
     yield _table(result)

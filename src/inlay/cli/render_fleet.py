@@ -16,6 +16,9 @@ def verdict(result: FleetResult) -> Iterator[str | Table]:
     """One line for each run, and what the fleet took."""
     yield Table("<" * len(_HEAD), [_HEAD, *(_cells(row) for row in result.rows)], indent=2)
     yield ""
+    for row in result.rows:
+        if row.figures is not None and row.figures.bound_note:
+            yield f"  {row.name}: BOUND NOT SHOWN: {row.figures.bound_note}."
     for row in result.failed:
         yield f"  {row.name}: {row.why}."
     for row in result.rows:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inlay.run.result import TuneResult
+from inlay.run.result import TuneResult, exit_code
 from inlay.trial import Interval
 from inlay.version import __version__
 
@@ -23,6 +23,8 @@ class Figures:
         bound: the accuracy bound, as text.
         stopped_because: why its latest search ended.
         notes: of the run.
+        bound_note: why the bound is not shown for new samples; empty where it is.
+        accept_unproven: that was accepted beforehand.
     """
 
     origin: str
@@ -40,6 +42,8 @@ class Figures:
     stopped_because: str
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    bound_note: str = ""
+    accept_unproven: bool = False
 
     @property
     def gained(self) -> Interval:
@@ -57,6 +61,8 @@ class Figures:
             bound=result.bound,
             stopped_because=str(result.search["stopped_because"]),
             notes=result.notes,
+            bound_note=result.best.bound_note,
+            accept_unproven=result.accept_unproven,
             facts={name: value for name, value in result.facts.items() if name in ("unit", "measures")},
         )
 
@@ -131,6 +137,15 @@ class FleetResult:
     def failed(self) -> tuple[Row, ...]:
         """Runs that failed, or have no result."""
         return tuple(row for row in self.rows if row.why)
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command: 130 interrupted, 1 where a run failed, 3 where a bound is not shown and that not accepted."""
+        if self.failed and not self.interrupted:
+            return 1
+        found = [row.figures for row in self.rows if row.figures is not None]
+        unproven = next((f.bound_note for f in found if f.bound_note and not f.accept_unproven), "")
+        return exit_code(self.interrupted, unproven, accepted=False)
 
     @property
     def speedup(self) -> float | None:

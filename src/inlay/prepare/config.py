@@ -43,6 +43,7 @@ class TuneConfig:
     shapes: Annotated[tuple[str, ...], options.SHAPES] = ()
     batch: Annotated[tuple[int, ...] | None, options.BATCH] = None
     seed: Annotated[int, options.SEED] = 0
+    accept_unproven: Annotated[bool, options.ACCEPT_UNPROVEN] = False
     budget_s: float | None = DEFAULT_BUDGET_S
     max_measurements: Annotated[int | None, options.MAX_MEASUREMENTS] = None
     max_builds: Annotated[int | None, options.MAX_BUILDS] = None

@@ -250,6 +250,11 @@ MIN_SQNR = Option(
     show_default=False,
 )
 NO_BOUND = Option("Let accuracy go where it will.", type=bool)
+ACCEPT_UNPROVEN = Option(
+    "End with exit code 0, not 3, where the samples do not show the bound on new ones; the verdict still says so.",
+    "Only :attr:`~inlay.run.result.TuneResult.exit_code` depends on it.",
+    type=bool,
+)
 BUDGET = Option(
     "Time for the whole command, an interrupted one's included: 90s, 10m, 1h30m, or none.",
     "Or seconds; None for no limit.",

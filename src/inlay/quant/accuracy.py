@@ -26,6 +26,7 @@ from inlay.quant.metrics import AGREEMENTS, Agreement, hits_of, top1
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
 from inlay.quant.parts import Parts, lost
+from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db
 from inlay.trial import Accuracy, OutputError
 
 MAX_MARGIN_DB = 3.0
@@ -359,14 +360,15 @@ def _changes(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, fl
 def margin_db(each: np.ndarray, others: int, confidence: float) -> float:
     """How far the mean of so many ``others`` may fall below the mean of these, in dB.
 
-    A one-sided prediction bound (Student's t) from the variance between samples, but at least ``2 / sqrt(n)`` dB: a few
-    samples, often of one scene, vary too little.
+    A one-sided prediction bound (Student's t) from the variance between samples, blended with that of other models
+    (:func:`~inlay.quant.tolerance.spread_db`), but at least ``2 / sqrt(n)`` dB: a few samples, often of one scene, vary
+    too little.
     """
     n = each.size
-    least = MIN_MARGIN_DB / np.sqrt(max(n, 1))
-    if n < 3:
-        return float(least)
+    if not n:
+        return MIN_MARGIN_DB
     from scipy.special import stdtrit  # takes long to load: what is refused or fails before is so at once
 
-    bound = stdtrit(n - 1, confidence) * each.std(ddof=1) * np.sqrt(1.0 / n + 1.0 / max(others, 1))
-    return float(np.clip(bound, least, MAX_MARGIN_DB))
+    spread = spread_db(np.minimum(each, MAX_DB))
+    bound = stdtrit(USUAL_WEIGHT + n - 1, confidence) * spread * np.sqrt(1.0 / n + 1.0 / max(others, 1))
+    return float(np.clip(bound, MIN_MARGIN_DB / np.sqrt(n), MAX_MARGIN_DB))

@@ -5,11 +5,24 @@ those that were judged. From enough samples it is one of their order statistics,
 1941), and from 40 on one that a user who counts finds true, too: of as many new samples as were judged, the ``share``
 keeps it with that confidence. Without that, limits of 64 samples are broken by as many others in 8 % of all draws,
 though in 5 % at most by the kind itself: few new ones scatter as much as those that were judged. From fewer samples it
-is ``mean - k s`` with the factor ``k`` of the noncentral t distribution (Owen 1963), which takes the SQNR in dB to be
-normally distributed, but no more than the worst of them, which is the limit of enough. Where a few samples are far
-worse than the others, or the dB are skewed to the bad side, such limits of 2 to 16 samples are broken in 15 to 60 % of
-all draws, by simulation: so what holds without the assumption is told beside it, the share of new samples that keeps
-the worst of those judged. Either way samples are taken to be drawn independently: many views of one scene count as one.
+is ``mean - k s``, which takes the SQNR in dB to be normally distributed, but no more than the worst of them, which is
+the limit of enough. A few samples tell neither how much samples differ nor what another source is like, so that both
+come in part from other models:
+
+- ``s`` is the observed spread blended with that of trained models (:data:`USUAL_SPREAD_DB`), a scaled inverse
+  chi-squared prior of :data:`USUAL_WEIGHT` degrees of freedom, conjugate to the variance (Gelman et al., Bayesian Data
+  Analysis, 3.3): ``s^2 = (w u^2 + (n - 1) s_n^2 / (1 - r)) / (w + n - 1)``. Eight samples outweigh it.
+- Samples of one source share what is particular to it, a part ``r``, :data:`BETWEEN_SOURCES`, of the variance. They
+  differ by the rest, and their mean tells as much as that of ``n / (1 + (n - 1) r)`` independent ones (Kish's design
+  effect, 1965).
+- ``k`` is then the factor of the noncentral t distribution (Owen 1963) for that many samples and ``w + n - 1`` degrees
+  of freedom: with ``mean - mu = -s_true z / sqrt(m)`` the quantile ``mu - z_share s_true`` is above ``mean - k s`` with
+  the confidence asked for.
+
+Where a few samples are far worse than the others, or the dB are skewed to the bad side, such limits of 2 to 16 samples
+are broken more often than stated, in up to 60 % of draws without the prior, by simulation: so what holds without any
+assumption is told beside it, the share of new samples that keeps the worst of those judged, if they were drawn
+independently: many views of one scene count as one.
 """
 
 from __future__ import annotations
@@ -31,10 +44,16 @@ CONFIDENCE = 0.95
 """As for every interval that is reported."""
 MAX_DB = 120.0
 """SQNR above which differences are those of float rounding, and no spread."""
-LEAST_SPREAD_DB = 0.1
-"""Standard deviation that few samples are taken to have at least: two may agree by chance, or because one value decides
-the SQNR of both. The samples of six models spread by 0.26 to 10 dB; without it, limits of two were broken in 8.0 % of
-all draws (``benchmarks/results/coverage.md``)."""
+USUAL_SPREAD_DB, USUAL_WEIGHT = 2.0, 2.0
+"""Standard deviation between samples that a model has before any is judged, and degrees of freedom that this is worth.
+Samples of ten trained models, full INT8, spread by 0.26, 0.82, 1.4, 1.8, 2.2, 2.3, 2.9, 3.0, 7.2 and 10 dB, 2.1 dB in
+the geometric mean (``benchmarks/results/coverage.md``). The prior has 1.2 to 8.8 dB between its fifth and its 95th
+percentile: it has fewer models that hardly spread, of which a few samples tell soon, and as many that spread widely."""
+BETWEEN_SOURCES = 0.3
+"""Share of the variance between samples that is between sources, such as photographs of which several views are given:
+0.9 in two of the same models, 0.4 in two, and hardly any in six."""
+FEW = 8
+"""Judged samples below which how much they differ cannot be estimated from themselves."""
 _MOST_NEEDED = 100_000
 """Samples beyond which a number that would be needed helps nobody."""
 
@@ -54,6 +73,8 @@ class Statement:
             of those judged are below the bound for any number to help.
         bound_db: least SQNR that was asked for, or None.
         share_of_least: of new samples that keep ``least_db``, with the same confidence and no assumption.
+        would_show: how many samples like these would state the bound, with or without the assumption; None where that
+            is not known, or no number would.
     """
 
     limit_db: float | None
@@ -65,6 +86,7 @@ class Statement:
     needed: int | None
     bound_db: float | None = None
     share_of_least: float = 0.0
+    would_show: int | None = None
 
     @property
     def keeps_bound(self) -> bool | None:
@@ -90,7 +112,8 @@ class Statement:
                 said += f"whatever their distribution ({judged}, the worst {self.least_db:.1f} dB)"
             else:
                 free = f"{int(100.0 * self.share_of_least)}% keep {self.least_db:.1f} dB, the worst of {self.samples}"
-                said += f"if their dB are normally distributed; whatever their distribution, {free} judged"
+                alike = " and differ as those of other models do" if self.samples < FEW else ""
+                said += f"if their dB are normally distributed{alike}; whatever their distribution, {free} judged"
         if self.limit_db is not None and self.keeps_bound is not False and self.assumption == "distribution-free":
             return said
         goal = "a limit" if self.bound_db is None else f"{self.bound_db:g} dB"
@@ -118,7 +141,8 @@ def state(
     limit, assumption = _limit(db, share, confidence)
     least = float(db[0]) if db.size else None
     free = (1.0 - confidence) ** (1.0 / db.size) if db.size else 0.0  # Wilks: the worst of n, by the n-th power
-    return Statement(limit, share, confidence, int(db.size), assumption, least, needed, bound_db, free)
+    enough = _would_show(db, bound_db, share, confidence) or needed
+    return Statement(limit, share, confidence, int(db.size), assumption, least, needed, bound_db, free, enough)
 
 
 @cache
@@ -144,8 +168,31 @@ def _limit(db: np.ndarray, share: float, confidence: float) -> tuple[float | Non
         return float(db[rank - 1]), "distribution-free"
     if db.size < 2:
         return None, "none"
-    spread = max(float(db.std(ddof=1)), LEAST_SPREAD_DB)
-    return min(float(db[0]), float(db.mean() - _factor(db.size, share, confidence) * spread)), "normal"
+    if db[0] >= MAX_DB:
+        return MAX_DB, "normal"
+    return min(
+        float(db[0]), float(db.mean()) - _factor(db.size, share, confidence) * spread_db(db, BETWEEN_SOURCES)
+    ), "normal"
+
+
+def spread_db(db: np.ndarray, shared: float = 0.0) -> float:
+    """Standard deviation of values of the SQNR in dB, shape (n,): the observed one blended with the usual one.
+
+    Args:
+        db: the values.
+        shared: share of the variance that they do not show, as they are of one source.
+    """
+    known, squares = db.size - 1, float(np.square(db - db.mean()).sum()) / (1.0 - shared)
+    return float(np.sqrt((USUAL_WEIGHT * USUAL_SPREAD_DB**2 + squares) / (USUAL_WEIGHT + known)))
+
+
+def _would_show(db: np.ndarray, bound_db: float | None, share: float, confidence: float) -> int | None:
+    """The fewest samples, with mean and spread like these, whose limit is at the bound; None where no few would do."""
+    if bound_db is None or db.size < 2:
+        return None
+    spare, spread = float(db.mean()) - bound_db, spread_db(db, BETWEEN_SOURCES)
+    most = samples_needed(share, confidence) or 0
+    return next((n for n in range(db.size, most) if _factor(n, share, confidence) * spread <= spare), None)
 
 
 @cache
@@ -185,7 +232,8 @@ def _broken_by_as_many(rank: int, n: int, share: float) -> float:
 
 @cache
 def _factor(n: int, share: float, confidence: float) -> float:
-    """Standard deviations between mean and limit of ``n`` normal values."""
+    """Standard deviations between mean and limit of ``n`` normal values of one source."""
     from scipy.special import nctdtrit, ndtri  # as above: their distributions take a second or two
 
-    return float(nctdtrit(n - 1, ndtri(share) * np.sqrt(n), confidence) / np.sqrt(n))
+    alike = n / (1.0 + (n - 1) * BETWEEN_SOURCES)
+    return float(nctdtrit(USUAL_WEIGHT + n - 1, ndtri(share) * np.sqrt(alike), confidence) / np.sqrt(alike))

@@ -161,7 +161,7 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
 
 _AS_GIVEN = (
     "seed", "max_measurements", "max_builds", "keep_qparams", "cost_db", "strategy", "schemes_per_region", "quant_type",
-    "freeze_shapes", "augment", "max_opset",
+    "freeze_shapes", "augment", "max_opset", "accept_unproven",
 )  # fmt: skip
 """Options of ``tune`` that are settings of a run as they are."""
 

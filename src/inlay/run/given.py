@@ -18,8 +18,7 @@ from inlay.measure.own_precision import BLOCKS, gain_in_float32
 from inlay.measure.race import Meter, Protocol
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Outputs
 from inlay.run.confirm.contenders import Entry
-from inlay.run.confirm.decision import Confirmed
-from inlay.run.confirm.delivered import best_of
+from inlay.run.confirm.delivered import Confirmed, best_of
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, PRECISION, PrecisionChoice
 from inlay.run.outcome.assemble import assemble

@@ -193,7 +193,8 @@ class Effort:
         first = min(self.first, most) * costs.process_s(1 + contenders, blocks)
         second = min(self.second, most) * costs.process_s(finalists, blocks)
         writing = contenders * costs.candidate_build_s
-        verifying = finalists * costs.judge_s(costs.unseen) if costs.unseen else 0.0
+        judged = costs.unseen + costs.crossed
+        verifying = finalists * costs.judge_s(judged) if judged else 0.0
         return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s)
 
     def finalists(self, contenders: int) -> int:
@@ -355,6 +356,13 @@ class Plan:
         if not self.before_writing.fits(effort.seconds(costs, contenders)):
             return self.deadline
         return self.before_writing.earlier(costs.crossed_s)
+
+    def weighing(self, costs: Costs, effort: Effort, contenders: int) -> Deadline:
+        """When it must be known what samples say of contenders, so that the round that decides has its time."""
+        if math.isinf(self.seconds):
+            return self.deadline
+        second, blocks = (1, 1) if costs.deterministic else (effort.second, effort.blocks)
+        return self.before_writing.earlier(_SAFETY * second * costs.process_s(effort.finalists(contenders), blocks))
 
     def later_look(self, costs: Costs, models: int, effort: Effort) -> int:
         """Processes that measure open cases once more: the interval shrinks to half, as far as there is time."""

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from inlay.errors import INTERRUPTED, UNPROVEN
 from inlay.files import replacing
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
@@ -104,6 +105,9 @@ class Best:
         robustness: what variations of the samples lose; None for float, or where none were made.
         statement: what the samples say about new ones; None for the given model, and for random samples.
         metric_statement: the same of the user's metric; None without one.
+        bound_shown: whether they reach the bound; None where there is nothing to show: without a bound, of float and
+            the given model, and of random samples, which show nothing.
+        bound_note: why they do not, and what would show it; empty where they do.
     """
 
     origin: str
@@ -123,6 +127,13 @@ class Best:
     memory_bytes: int | None = None
     statement: Statement | None = None
     metric_statement: MetricStatement | None = None
+    bound_shown: bool | None = None
+    bound_note: str = ""
+
+    @property
+    def unproven(self) -> str:
+        """That the bound is not shown for new samples, and why, for the first line; empty where there is no need."""
+        return f"BOUND NOT SHOWN: {self.bound_note}" if self.bound_shown is False else ""
 
     @property
     def verified(self) -> bool:
@@ -147,6 +158,8 @@ class Best:
             "metric": accuracy.metric,
             "metric_drop": accuracy.drop,
             "verified": self.verified,
+            "bound_shown": self.bound_shown,
+            "bound_note": self.bound_note,
             "statement": None if self.statement is None else self.statement.as_json(),
             "metric_statement": None if self.metric_statement is None else self.metric_statement.as_json(),
             "outputs": [asdict(o) for o in accuracy.outputs],
@@ -189,6 +202,7 @@ class TuneResult:
             where the readings say.
         not_timed: anchors that there was no time for.
         baseline_memory: bytes that a session of the given model takes at most; None where they are not known.
+        accept_unproven: a bound that is not shown for new samples was accepted beforehand.
     """
 
     folder: Path
@@ -212,6 +226,12 @@ class TuneResult:
     precision: PrecisionChoice | None = None
     undecided: str = ""
     not_timed: tuple[str, ...] = ()
+    accept_unproven: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command: 130 where it was interrupted, 3 where the bound is not shown and nobody accepted that."""
+        return exit_code(self.interrupted, self.best.unproven, self.accept_unproven)
 
     @property
     def model_path(self) -> Path:
@@ -231,8 +251,9 @@ class TuneResult:
         fidelity = shown_sqnr(accuracy.sqnr_db)
         metric = "" if accuracy.metric is None else f"metric {accuracy.metric:.4f}, "
         sure = "" if best.confirmed else "NOT CONFIRMED: "
+        unproven = f"{best.unproven}. " if best.unproven else ""
         return (
-            f"{sure}{shown_ratio(best.speedup)} over the given model "
+            f"{unproven}{sure}{shown_ratio(best.speedup)} over the given model "
             f"({self.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}) "
             f"by {best.origin}; {metric}{fidelity} on {where}; {self.model_path}"
         )
@@ -290,6 +311,19 @@ def why_kept(bound: str, undecided: str, not_timed: bool, confirmed: bool) -> st
     if not_timed or not confirmed:
         return f"nothing that was timed{kept} was measurably faster"
     return f"nothing{' that keeps the bound' if kept else ''} is measurably faster"
+
+
+def exit_code(interrupted: bool, unproven: str, accepted: bool) -> int:
+    """Of a command that delivered a model.
+
+    Args:
+        interrupted: the user ended it.
+        unproven: that the bound is not shown for new samples; empty where it is.
+        accepted: beforehand.
+    """
+    if interrupted:
+        return INTERRUPTED
+    return UNPROVEN if unproven and not accepted else 0
 
 
 def not_measured(facts: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from inlay.calibrate import policy
 from inlay.data import Samples, StressSet, bound, input_specs
 from inlay.errors import InlayError
-from inlay.run.confirm.decision import Confirmed
+from inlay.run.confirm.delivered import Confirmed
 from inlay.run.facts import VARIATIONS
 from inlay.run.reference import RunFiles
 from inlay.run.robustness import Robustness, StressTest, variations_of

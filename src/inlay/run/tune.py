@@ -21,8 +21,9 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.run.ahead import Ahead, building_ahead
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.confirm.contenders import contenders_of
-from inlay.run.confirm.crossfit import cross_fitted
-from inlay.run.confirm.decision import Confirmation, Confirmed
+from inlay.run.confirm.crossfit import CrossFit, cross_fitted
+from inlay.run.confirm.decision import Confirmation
+from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.verification import Unseen
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import SENSITIVITY
@@ -70,8 +71,9 @@ def tune(asked: TuneRequest) -> TuneResult:
         with building_ahead(session, model.candidates, given.feeds) as ahead:
             search = _set_up(session, given, model, ahead)
             ended = _search(session, model, search)
-            confirmed, retreat_builds = _confirm(session, given, model, search, ended)
-        confirmed = cross_fitted(session, given.reference, model.prepared, model.imported, confirmed)
+            crossfit = CrossFit(session, given.reference, model.prepared, model.imported)
+            confirmed, retreat_builds = _confirm(session, given, model, search, ended, crossfit)
+        confirmed = cross_fitted(session, crossfit, confirmed)
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, given, model, search, ended, confirmed)
         tuned_for = facts_of(session.worker.fingerprint)
@@ -203,9 +205,9 @@ def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _Searc
 
 
 def _confirm(
-    session: Session, given: Given, model: Calibrated, search: _SearchSetup, ended: _SearchEnd
+    session: Session, given: Given, model: Calibrated, search: _SearchSetup, ended: _SearchEnd, crossfit: CrossFit
 ) -> tuple[Confirmed, int]:
-    """Confirm the winner; where all that was fast fails on unseen or varied samples, search for more accuracy.
+    """Confirm the winner; where what is fast fails on unseen or varied samples, or they do not show its bound, go on.
 
     Every retreat asks for more accuracy than the last, by what was missing, so that the unseen samples are looked at
     few times, in an order that does not depend on them otherwise.
@@ -236,6 +238,7 @@ def _confirm(
         session.rng,
         session.plan,
         search.time.costs,
+        crossfit.weigh,
     )
     confirmed = latest = confirmation.decide(evaluator.incumbent)
     rejected, builds, measured = confirmed.rejected, 0, confirmed.measured
@@ -246,6 +249,7 @@ def _confirm(
             break
         wanted_db = least_db + _SAFETY_DB
         trouble = "lose too much on varied ones" if latest.could_be_sturdier else "fail on unseen samples"
+        trouble = "are not shown to keep the bound" if latest.is_unproven else trouble
         session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones {trouble}")
         before = worker.builds
         retreat = search.strategies.guided.retreat(wanted_db)

@@ -1,7 +1,9 @@
-"""Judge the delivered model on every sample, each time with ranges that the sample had no part in.
+"""Judge models on every sample, each time with ranges that the sample had no part in.
 
-The unseen samples are judged first, as the delivered file's own check. Where they are too few for a limit without an
-assumption, the other samples follow: those of the search with the delivered file, whose ranges come from the
+Contenders are, before the decision, as far as there is time, and what is delivered is.
+
+The unseen samples are judged first, as the file's own check. Where they are too few for a limit without an
+assumption, the other samples follow: those of the search with the file itself, whose ranges come from the
 calibration samples, and these with the same placement and choices and ranges from the rest. So n samples give n
 judgements, for one more calibration on the smaller half and one more build.
 
@@ -12,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from inlay.calibrate.table_search import on_other_samples
 from inlay.calibrate.tables import observe
 from inlay.data import Samples, evenly_spaced
+from inlay.deadline import Deadline
 from inlay.errors import InlayError
 from inlay.model.guard import limited
 from inlay.model.hands import helped
@@ -27,12 +31,15 @@ from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
 from inlay.quant.tolerance import samples_needed, state
-from inlay.run.confirm.decision import Confirmed
+from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.delivered import Confirmed
+from inlay.run.confirm.evidence import Evidence
 from inlay.run.facts import CHOICE, rounding_of
 from inlay.run.reference import RunFiles
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact
+from inlay.types import Placement
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,46 +83,139 @@ class Judged:
         return Judged(self.samples.and_then(other.samples), reference, outputs)
 
 
-def cross_fitted(
-    session: Session, reference: RunFiles, prepared: PreparedModel, imported: ImportedQDQ, confirmed: Confirmed
-) -> Confirmed:
-    """The decision with what the samples say about new ones: nothing, where they are random.
+class CrossFit:
+    """Judges models on every sample, each time with ranges that the sample had no part in.
 
-    What there is no time for is left out, and the statement rests on fewer samples.
+    The ranges of a fold serve all models: what one more model costs is a build, and an inference of each sample.
 
     Args:
         session: the run.
         reference: gives outputs of the given model in float32.
         prepared: the model.
         imported: Q/DQ models whose qparams may be kept.
-        confirmed: what is delivered.
     """
-    inputs, bound = session.inputs, session.inputs.config.bound
-    if inputs.samples.kind == "random" or confirmed.best.origin == ORIGINAL:
-        return confirmed
-    delivered = Artifact(confirmed.file, confirmed.best.output_sha256)
-    found = list(confirmed.each_db)
-    judged = _unseen_again(session, reference, delivered)
-    wanted = _wanted(session, len(found))
-    for number, fold in enumerate(folds(session, bool(confirmed.placement))):
-        missing = min(wanted - len(found), len(fold.judged))
-        seconds = session.costs.crossing_s(missing, 0 if fold.ranges is None else len(fold.ranges))
-        if missing <= 0 or not session.plan.before_writing.fits(seconds):
-            break
-        samples = fold.judged.part(evenly_spaced([*range(len(fold.judged))], missing))
+
+    def __init__(self, session: Session, reference: RunFiles, prepared: PreparedModel, imported: ImportedQDQ) -> None:
+        self._session, self._reference = session, reference
+        self._prepared, self._imported = prepared, imported
+        self._exact: dict[tuple[str, int], tuple[list[Path], Sequence[Outputs]]] = {}
+        self._writers: dict[int, CandidateWriter] = {}
+        self._found: dict[str, Evidence] = {}
+
+    def weigh(self, entry: Entry, unseen_db: Sequence[float], until: Deadline) -> Evidence | None:
+        """What the samples say of a contender."""
+        return self.evidence(entry.file, entry.candidate.placement, unseen_db, until, final=False)
+
+    def evidence(
+        self, model: Artifact, placement: Placement | None, unseen_db: Sequence[float], until: Deadline, final: bool
+    ) -> Evidence | None:
+        """What the samples say of a model on new ones: nothing, where they are random.
+
+        What there is no time for is left out, and the statement rests on fewer samples.
+
+        Args:
+            model: in its final form.
+            placement: what it quantizes; None for a given file.
+            unseen_db: SQNR of each unseen sample, which it was judged on already; empty where there are none.
+            until: when it must be known.
+            final: it is what is delivered: a metric that does not count hits is resampled for it alone.
+        """
+        session, bound = self._session, self._session.inputs.config.bound
+        if session.inputs.samples.kind == "random":
+            return None
+        resampled = session.inputs.metric is not None and final
+        if model.digest in self._found and not resampled:
+            return self._found[model.digest]
+        found, ranged = list(unseen_db), bool(placement)
+        judged = self._unseen_again(model, until)
+        wanted, in_time = _wanted(session, len(found)), True
+        for number, fold in enumerate(folds(session, ranged)):
+            missing = min(wanted - len(found), len(fold.judged))
+            known = fold.ranges is None or number in self._writers
+            seconds = session.costs.crossing_s(missing, 0 if known or fold.ranges is None else len(fold.ranges))
+            if missing <= 0:
+                break
+            if not until.fits(seconds):
+                in_time = False
+                break
+            samples = fold.judged.part(evenly_spaced([*range(len(fold.judged))], missing))
+            try:
+                made = model
+                if fold.ranges is not None and placement is not None:
+                    made = self._with_ranges_of(fold.ranges, number, model.digest, placement, until)
+                more = self._judge(f"crossed-{number}", made, samples)
+            except InlayError:  # the result stands without it, on fewer judgements
+                break
+            found += Judge(more.reference, samples, Bound(), confidence=None).each_db(more.outputs)
+            if session.inputs.metric is not None:  # outputs of many samples may be large
+                judged = more if judged is None else judged.and_then(more)
+        metric = None if judged is None else _of_metric(session, judged, final)
+        shown = Evidence(bound, state(found, bound.min_sqnr_db), metric)
+        if in_time and not resampled:  # else there may be more to find out later
+            self._found[model.digest] = shown
+        return shown
+
+    def _unseen_again(self, model: Artifact, until: Deadline) -> Judged | None:
+        """What a metric compares on the unseen samples, computed again rather than kept for every contender."""
+        session, unseen = self._session, self._session.inputs.verification
+        if session.inputs.metric is None or unseen is None:
+            return None
+        if not until.fits(session.costs.crossing_s(len(unseen), 0)):
+            return None
         try:
-            model = delivered
-            if fold.ranges is not None:
-                model = _with_ranges_of(session, fold.ranges, number, prepared, imported, confirmed)
-            more = _judge(session, f"crossed-{number}", reference, model, samples)
-        except InlayError:  # the result stands without it, on fewer judgements
-            break
-        found += Judge(more.reference, samples, Bound(), confidence=None).each_db(more.outputs)
-        if inputs.metric is not None:  # outputs of many samples may be large
-            judged = more if judged is None else judged.and_then(more)
-    statement = state(found, bound.min_sqnr_db)
-    metric = None if judged is None else _of_metric(session, judged)
-    return replace(confirmed, best=replace(confirmed.best, statement=statement, metric_statement=metric))
+            return self._judge("unseen-again", model, unseen)
+        except InlayError:  # the result stands without it
+            return None
+
+    def _with_ranges_of(
+        self, samples: Samples, number: int, digest: str, placement: Placement, until: Deadline
+    ) -> Artifact:
+        """A placement with the ranges of other samples, by the run's choices."""
+        folder = self._session.work / f"crossed-model-{number}-{digest[:16]}"
+        folder.mkdir(exist_ok=True)
+        if number not in self._writers:
+            self._writers[number] = self._ranged(samples, until)
+        return self._writers[number].deliver(placement, folder / "model.onnx")
+
+    def _ranged(self, samples: Samples, until: Deadline) -> CandidateWriter:
+        session, prepared, imported = self._session, self._prepared, self._imported
+        known = session.journal.fact(CHOICE)
+        assert known is not None, "what was calibrated was chosen"
+        fixed = imported.qparams if session.inputs.config.keep_qparams else {}
+        choice = replace(known, rounding=rounding_of(session.journal))
+        with helped(session.lab.recruit), limited(lambda: until.left):
+            observed = observe(prepared, samples, [p for _, p in imported.placements])
+            choice = on_other_samples(choice, prepared, observed, samples.feeds, fixed, until)
+        table = choice.table(prepared, observed, fixed)
+        return CandidateWriter(prepared, table, choice.digest(observed), session.worker.fingerprint.digest)
+
+    def _judge(self, name: str, model: Artifact, samples: Samples) -> Judged:
+        """What float and ``model`` make of ``samples``."""
+        worker, key = self._session.worker, (name, len(samples))
+        if key not in self._exact:
+            feeds = self._session.save_feeds(f"{name}-{len(samples)}", samples)
+            self._exact[key] = feeds, self._reference(feeds)
+        feeds, exact = self._exact[key]
+        try:
+            return Judged(samples, exact, worker.run(model, feeds))
+        finally:
+            worker.drop(model)
+
+
+def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> Confirmed:
+    """The decision with what the samples say about new ones: nothing, where they are random."""
+    if confirmed.best.origin == ORIGINAL:
+        return confirmed
+    delivered, until = Artifact(confirmed.file, confirmed.best.output_sha256), session.plan.before_writing
+    found = crossfit.evidence(delivered, confirmed.placement, confirmed.each_db, until, final=True)
+    if found is None:
+        return confirmed
+    found = replace(found, varied_lacks_db=confirmed.lacks_db)
+    best = replace(confirmed.best, statement=found.statement, metric_statement=found.metric)
+    bounds = found.bound.min_sqnr_db, found.bound.max_drop
+    if bounds != (None, None) and not best.is_float:  # in float there is nothing to show
+        best = replace(best, bound_shown=found.shows, bound_note=str(found))
+    return replace(confirmed, best=best)
 
 
 def _wanted(session: Session, unseen: int) -> int:
@@ -128,58 +228,13 @@ def _wanted(session: Session, unseen: int) -> int:
     return session.plan.samples(wanted, session.costs)
 
 
-def _unseen_again(session: Session, reference: RunFiles, delivered: Artifact) -> Judged | None:
-    """What a metric compares on the unseen samples, computed again rather than kept for every contender."""
-    unseen = session.inputs.verification
-    if session.inputs.metric is None or unseen is None:
-        return None
-    if not session.plan.before_writing.fits(session.costs.crossing_s(len(unseen), 0)):
-        return None
-    try:
-        return _judge(session, "unseen-again", reference, delivered, unseen)
-    except InlayError:  # the result stands without it
-        return None
-
-
-def _of_metric(session: Session, judged: Judged) -> MetricStatement | None:
+def _of_metric(session: Session, judged: Judged, final: bool) -> MetricStatement | None:
     bound, rng = session.inputs.config.bound, np.random.default_rng(session.inputs.config.seed)
     judge = Judge(judged.reference, judged.samples, bound, session.inputs.metric, confidence=None)
     try:
         pairs = judge.pairs(judged.outputs)
-        return None if pairs is None else state_metric(pairs, bound.max_drop, rng, session.lab.clock)
+        if pairs is None or not (final or pairs.hits is not None):
+            return None
+        return state_metric(pairs, bound.max_drop, rng, session.lab.clock)
     except InlayError:  # a metric that takes no samples of several parts
         return None
-
-
-def _with_ranges_of(
-    session: Session,
-    samples: Samples,
-    number: int,
-    prepared: PreparedModel,
-    imported: ImportedQDQ,
-    confirmed: Confirmed,
-) -> Artifact:
-    """The delivered placement with the ranges of other samples, by the run's choices."""
-    known, placement, until = session.journal.fact(CHOICE), confirmed.placement, session.plan.before_writing
-    assert known is not None, "what was calibrated was chosen"
-    assert placement is not None, "a given file has no ranges of the run"
-    fixed = imported.qparams if session.inputs.config.keep_qparams else {}
-    choice = replace(known, rounding=rounding_of(session.journal))
-    with helped(session.lab.recruit), limited(lambda: until.left):
-        observed = observe(prepared, samples, [p for _, p in imported.placements])
-        choice = on_other_samples(choice, prepared, observed, samples.feeds, fixed, until)
-    table = choice.table(prepared, observed, fixed)
-    writer = CandidateWriter(prepared, table, choice.digest(observed), session.worker.fingerprint.digest)
-    folder = session.work / f"crossed-model-{number}"
-    folder.mkdir()
-    return writer.deliver(placement, folder / "model.onnx")
-
-
-def _judge(session: Session, name: str, reference: RunFiles, model: Artifact, samples: Samples) -> Judged:
-    """What float and ``model`` make of ``samples``."""
-    feeds, worker = session.save_feeds(name, samples), session.worker
-    exact = reference(feeds)
-    try:
-        return Judged(samples, exact, worker.run(model, feeds))
-    finally:
-        worker.drop(model)

@@ -8,8 +8,11 @@ from having been chosen for being good. An open case is measured on, and looked 
 delivered where it beats both the given model and float with an error of at most
 :data:`~inlay.run.confirm.contenders.FALSE_ACCEPT`, and the best anchor is not clearly faster.
 
+What is delivered is what can be stated: of the contenders that gain, the first one counts for which the samples show
+the bound on new ones (:mod:`~inlay.run.confirm.evidence`); where they show it for none, the one nearest to it.
+
 Of contenders that are hardly slower than the fastest, one that keeps most of the bound where samples are varied is
-preferred (:data:`STURDY_PRICE`): samples of another source differ like that.
+preferred (:data:`~inlay.run.confirm.delivered.STURDY_PRICE`): samples of another source differ like that.
 
 Where all contenders fail on the verification samples, another anchor, or a candidate that is as much more accurate as
 they would have had to be, takes their place: the fastest by the readings of the search.
@@ -21,14 +24,14 @@ runs there, nothing can be confirmed: the readings of the search are the evidenc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from inlay.calibrate.policy import STRESS_ALLOWANCE_DB
 from inlay.data import Workload
+from inlay.deadline import Deadline
 from inlay.errors import TargetError
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
@@ -49,103 +52,28 @@ from inlay.run.confirm.contenders import (
     open_cases,
     promise,
 )
-from inlay.run.confirm.delivered import best_of, by_shape
+from inlay.run.confirm.delivered import (
+    LEAST_STURDY,
+    Confirmed,
+    best_of,
+    by_shape,
+    lacking,
+    least_of_sturdy,
+    unshown,
+)
+from inlay.run.confirm.evidence import most_credible
 from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.confirm.undecided import by_search, contradicted, left_open, open_words, told, too_few, unrefuted
-from inlay.run.confirm.verification import Rejected, Unseen, Verifier, least_db
+from inlay.run.confirm.verification import Unseen, Verifier, Weigh, least_db, nothing_said
 from inlay.run.evaluate import Candidate
-from inlay.run.outputs import install
 from inlay.run.plan import QUICK_CONTENDERS, Costs, Effort, Plan, efforts
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
-from inlay.trial import Interval, shown_ratio
+from inlay.trial import Interval
 from inlay.types import Placement
 
-STURDY_PRICE = 0.1
-"""Share of the speed that a model may be slower than another one which loses too much where samples are varied."""
-LEAST_STURDY = 1.05
-"""Speed-up that it must promise: smaller gains are hard to prove, so that only the most promising one has a chance."""
 _FALLBACKS = 3  # candidates that are judged where no contender keeps the bound: each look may pass one by luck
-
-
-@dataclass(frozen=True, eq=False)
-class Confirmed:
-    """The decision.
-
-    Attributes:
-        best: what is delivered.
-        baseline_ms: median of the given model in the same blocks.
-        file: the delivered model, still in the scratch folder (or the given file).
-        placement: what it quantizes; None for a given file with Q/DQ of its own.
-        rejected: contenders that were faster but are outside the bound on unseen samples.
-        effort: how thoroughly contenders were measured.
-        troubles: what failed on the way, for people.
-        each_db: SQNR of the worst output on each unseen sample; empty where it was not judged on them.
-        key: of the delivered model.
-        finalists: what was measured last, by key, in its final form.
-        fell_back: what is delivered was no contender: all of those failed on unseen samples.
-        lacks_db: what the delivered model lacks on variations of the samples.
-        anchor_speedup: of the best anchor beside it, at least the given model's own.
-        measured: speed-ups of contenders in fresh processes, by key, where readings were enough for intervals.
-        undecided: which models may be faster than the one that is delivered, and what it would take to know; empty
-            where the readings say.
-    """
-
-    best: Best
-    baseline_ms: float
-    file: Path
-    placement: Placement | None
-    rejected: tuple[Rejected, ...]
-    effort: Effort
-    troubles: tuple[str, ...] = ()
-    each_db: tuple[float, ...] = ()
-    key: str = ""
-    finalists: Mapping[str, Artifact] = field(default_factory=dict)
-    fell_back: bool = False
-    lacks_db: float = 0.0
-    anchor_speedup: float = 1.0
-    measured: Mapping[str, Interval] = field(default_factory=dict)
-    undecided: str = ""
-
-    def least_db(self, bound_db: float | None) -> float | None:
-        """SQNR on the selection samples that another search must ask for; None where none is needed or would help.
-
-        Args:
-            bound_db: as for :meth:`~inlay.run.confirm.verification.Rejected.least_db`.
-        """
-        if self.best.is_float or self.fell_back:
-            return least_db(self.rejected, bound_db)
-        return self.best.selection.sqnr_db + self.lacks_db if self.could_be_sturdier else None
-
-    @property
-    def could_be_sturdier(self) -> bool:
-        """Whether it loses too much on variations, and something slower would still gain, and beat every anchor."""
-        return self.lacks_db > 0.0 and max(self.anchor_speedup, LEAST_STURDY) < self.best.speedup.value
-
-    def or_better(self, later: Confirmed) -> Confirmed:
-        """A later decision in place of this one, where this one is float, or the later model is proven and faster.
-
-        A later search asks for more accuracy, and may find something slower than what is in hand. That is taken only
-        where it alone is sturdy, hardly slower, and no slower than the best anchor.
-        """
-        if self.best.is_float:
-            return later
-        if later.best.is_float or not later.best.confirmed:
-            return self
-        least = self.best.speedup.value
-        if later.lacks_db == 0.0 and self.could_be_sturdier:
-            least = max(self.anchor_speedup, _least_of_sturdy(least))
-        if later.best.speedup.value <= least:
-            return self
-        if self.lacks_db == 0.0 or self.best.speedup.value <= later.best.speedup.value:
-            return later
-        passed_over = f"{self.best.origin} had {shown_ratio(self.best.speedup)}, but {_lacking(self.lacks_db)}"
-        return replace(later, troubles=(*later.troubles, passed_over))
-
-    def install(self, path: Path) -> None:
-        """Copy the measured bytes to ``path`` atomically, external data beside it."""
-        install(self.file, path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +97,7 @@ class Confirmation:
         rng: seeds the order of models within blocks.
         plan: how much time there is.
         costs: what steps take, by what is known at the time.
+        weigh: what all samples say of a contender on new ones.
     """
 
     judged: Sequence[Candidate]
@@ -187,6 +116,7 @@ class Confirmation:
     rng: np.random.Generator
     plan: Plan
     costs: Callable[[], Costs]
+    weigh: Weigh = nothing_said
 
     def decide(self, incumbent: Candidate, least_db: float | None = None) -> Confirmed:
         """Measure and decide what to deliver.
@@ -197,7 +127,7 @@ class Confirmation:
                 the verification samples showed that these fail there; None for no limit.
         """
         bound, deadline = self.config.bound, self.plan.deadline
-        verifier = Verifier(self.worker, self.judged[0], self.unseen, bound, deadline, self.varied)
+        verifier = Verifier(self.worker, self.judged[0], self.unseen, bound, deadline, self.varied, self.weigh)
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
         effort = self.plan.confirmation(self.costs(), self.config, len(most))
         equal = no_others if self.worker.deterministic else self.equal  # there, one reading is enough
@@ -231,8 +161,9 @@ class Confirmation:
         origins = {e.key: e.candidate.trial.proposal.origin for e in (*contenders, *others)}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
         if champion.candidate.placement and verifier.lacks_db(champion) == 0.0:  # else they lost for other reasons
-            lacking = {key: db for key, db in verifier.lacking.items() if db > 0.0 and key in origins}
-            troubles += [f"{origins[key]} was passed over: {_lacking(db)}" for key, db in lacking.items()]
+            short = {key: db for key, db in verifier.lacking.items() if db > 0.0 and key in origins}
+            troubles += [f"{origins[key]} was passed over: {lacking(db)}" for key, db in short.items()]
+        troubles += self._unshown(champion, contenders, verifier)
         troubles += [f"equal devices disagree about {origins[key]}: {how}" for key, how in fresh.disagreed.items()]
         if fresh.is_busy:
             troubles.append(
@@ -260,7 +191,20 @@ class Confirmation:
             fell_back=champion.key not in known,
             lacks_db=verifier.lacks_db(champion),
             anchor_speedup=max([1.0, *anchors]),
+            evidence=verifier.evidence(champion, self.plan.before_writing),
         )
+
+    def _unshown(self, champion: Entry, contenders: Sequence[Entry], verifier: Verifier) -> list[str]:
+        """That the fastest contender was passed over as the samples do not show its bound; empty where none was."""
+        gained = champion.candidate.speedup if champion.candidate.placement else 1.0
+        known = [(e, verifier.weighed(e)) for e in contenders if e is not champion and e.candidate.speedup > gained]
+        passed = [(e, found) for e, found in known if found is not None and not found.shows]
+        if not passed or (verifier.weighed(champion) or passed[0][1]).rank < passed[0][1].rank:
+            return []
+        fastest, found = max(passed, key=lambda pair: pair[0].candidate.speedup)
+        return [
+            unshown(fastest.candidate.trial.proposal.origin, f"{fastest.candidate.speedup:.2f}x in the search", found)
+        ]
 
     def _confirmed(
         self, best: Best, base: Entry, champion: Entry, verifier: Verifier, effort: Effort, troubles: Sequence[str]
@@ -274,7 +218,7 @@ class Confirmation:
 
     def _unconfirmed(self, contenders: Sequence[Entry], verifier: Verifier, effort: Effort, why: str) -> Confirmed:
         """The decision by the readings of the search, as there are none, or too few, of fresh processes."""
-        base, champion, gained, over_float = by_search(self._given, contenders, verifier.keeps)
+        base, champion, gained, over_float = by_search(self._given, contenders, self._preferred(verifier))
         best = replace(best_of(base, champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
         trouble = f"NOT CONFIRMED: {why}; the figures are those of the search"
         confirmed = self._confirmed(best, base, champion, verifier, effort, [trouble])
@@ -282,6 +226,16 @@ class Confirmation:
             return confirmed
         lost = {r.candidate.key for r in verifier.rejected}
         return replace(confirmed, undecided=self._open(unrefuted(contenders, lost), 0, effort, len(contenders)))
+
+    def _preferred(self, verifier: Verifier) -> Callable[[Sequence[Entry]], Entry]:
+        """Of the contenders that gain, the best first: what is delivered where there are no readings to decide by."""
+        until = self.plan.before_writing
+
+        def prefer(ranked: Sequence[Entry]) -> Entry:
+            kept = [e for e in ranked if verifier.keeps(e)]
+            return most_credible(kept, lambda e: verifier.evidence(e, until), _gains) if kept else self._given
+
+        return prefer
 
     def _open(self, found: Mapping[str, Interval], blocks: int, effort: Effort, contenders: int) -> str:
         """What is left open after so many deciding blocks, and what it would take to know; empty where nothing is."""
@@ -308,30 +262,74 @@ class Confirmation:
         base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks, deciding)
         first = told(base, entries, self.worker.deterministic, LEVEL)
         while True:
-            finalists = self._finalists(base, entries, fresh.given_up, verifier)
+            until = self.plan.weighing(self.costs(), effort, len(contenders))
+            finalists = self._finalists(base, entries, fresh.given_up, verifier, until)
             found, level = self._second_round([base, *finalists], fresh, effort)
             if len(found) == 1 + len(finalists):
                 return found[0], found[1:], level, first
 
     def _finalists(
-        self, base: Entry, contenders: Sequence[Entry], given_up: Collection[str], verifier: Verifier
+        self,
+        base: Entry,
+        contenders: Sequence[Entry],
+        given_up: Collection[str],
+        verifier: Verifier,
+        until: Deadline,
     ) -> list[Entry]:
-        """Float, the most promising contender that keeps the bound, and the best anchor."""
+        """Float, the most promising contender for which the bound is shown or nearest to it, and the best anchor."""
         deterministic = self.worker.deterministic
         entries = [e for e in contenders if e.key not in given_up]
         promises = {e.key: promise(base, e, deterministic) for e in entries}
         quantized = most_promising([e for e in entries if not e.is_float], promises, 0.0 if deterministic else TIE)
         floats = [e for e in entries if e.is_float and verifier.keeps(e)]
-        chosen = next((e for e in quantized if not is_hopeless(base, e, deterministic) and verifier.keeps(e)), None)
+        able = [e for e in quantized if not is_hopeless(base, e, deterministic)]
+        chosen = next((e for e in able if verifier.keeps(e)), None)
         if chosen is not None:
-            least = math.log(_least_of_sturdy(math.exp(promises[chosen.key])))
+            least = math.log(least_of_sturdy(math.exp(promises[chosen.key])))
             as_fast = [e for e in quantized if e is not chosen and promises[e.key] >= least]
             chosen = self._sturdiest(chosen, as_fast, verifier)
-        chosen = chosen or self._more_accurate({*given_up, *(e.key for e in contenders)}, verifier)
+        tried = {*given_up, *(e.key for e in contenders)}
+        chosen = chosen or self._more_accurate(tried, verifier)
+        if chosen is not None:
+            slower = [e for e in able if e is not chosen and promises[e.key] > 0.0]
+            chosen = self._most_credible(chosen, slower, tried, verifier, until)
         anchor = next((e for e in quantized if e.is_anchor and e is not chosen), None)
-        if anchor is not None and (chosen is None or not verifier.keeps(anchor)):
+        if anchor is not None and (chosen is None or not self._rivals(anchor, chosen, verifier, until)):
             anchor = None
         return [*floats, *(e for e in (chosen, anchor) if e is not None)]
+
+    def _most_credible(
+        self, chosen: Entry, others: Sequence[Entry], tried: Collection[str], verifier: Verifier, until: Deadline
+    ) -> Entry:
+        """``chosen`` or the first of the others, or of the search's candidates, for which the samples show the bound.
+
+        Where they do for none, the nearest to it.
+        """
+
+        def offered() -> Iterator[Entry]:
+            yield chosen
+            yield from (e for e in others if verifier.keeps(e))
+            found, left_out = verifier.evidence(chosen, until), {*tried, chosen.key}
+            searched = chosen.candidate.trial.accuracy
+            for _ in range(_FALLBACKS if found is not None and searched is not None and found.lacks_db else 0):
+                assert found is not None
+                assert searched is not None
+                candidate = fastest_of(self.judged, searched.sqnr_db + found.lacks_db, left_out)
+                if candidate is None:
+                    break
+                left_out.add(candidate.key)
+                entry = Entry(candidate, self._final(candidate), np.empty(0))
+                if verifier.keeps(entry):
+                    yield entry
+
+        return most_credible(offered(), lambda e: verifier.evidence(e, until), _gains)
+
+    def _rivals(self, anchor: Entry, chosen: Entry, verifier: Verifier, until: Deadline) -> bool:
+        """Whether an anchor may be delivered in place of what was chosen: its bound is shown no less."""
+        if not verifier.keeps(anchor):
+            return False
+        ours, its = verifier.evidence(chosen, until), verifier.evidence(anchor, until)
+        return ours is None or its is None or its.shows or (not ours.shows and its.rank >= ours.rank)
 
     def _sturdiest(self, chosen: Entry, as_fast: Sequence[Entry], verifier: Verifier) -> Entry:
         """``chosen``; where it loses too much on variations of the samples, the first of the others that does not.
@@ -386,13 +384,6 @@ class Confirmation:
         return self.candidates.deliver(candidate.placement, own / "model.onnx")
 
 
-def _least_of_sturdy(speedup: float) -> float:
-    """Speed-up that a sturdy model needs to be preferred to one with this."""
-    return max(speedup * (1.0 - STURDY_PRICE), LEAST_STURDY)
-
-
-def _lacking(db: float) -> str:
-    """What a model lacks on variations of the samples, for people."""
-    return (
-        f"where samples are varied it lacks {STRESS_ALLOWANCE_DB + db:.1f} dB of the bound (--augment none to allow it)"
-    )
+def _gains(entry: Entry) -> bool:
+    """Whether a contender is worth having for its speed."""
+    return entry.candidate.speedup >= LEAST_STURDY

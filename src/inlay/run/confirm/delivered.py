@@ -1,18 +1,134 @@
-"""What is delivered, as a value: its figures, and what the file holds."""
+"""What is delivered, as a value: its figures, what the file holds, and whether a later search found better."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 
+from inlay.calibrate.policy import STRESS_ALLOWANCE_DB
 from inlay.data import Workload
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
 from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.evidence import Evidence
+from inlay.run.confirm.verification import Rejected, least_db
+from inlay.run.outputs import install
+from inlay.run.plan import Effort
 from inlay.run.result import Best, ShapeFigures
-from inlay.trial import Accuracy, Interval, Measured
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Interval, Measured, shown_ratio
+from inlay.types import Placement
+
+STURDY_PRICE = 0.1
+"""Share of the speed that a model may be slower than another one which loses too much where samples are varied."""
+LEAST_STURDY = 1.05
+"""Speed-up that it must promise: smaller gains are hard to prove, so that only the most promising one has a chance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Confirmed:
+    """The decision.
+
+    Attributes:
+        best: what is delivered.
+        baseline_ms: median of the given model in the same blocks.
+        file: the delivered model, still in the scratch folder (or the given file).
+        placement: what it quantizes; None for a given file with Q/DQ of its own.
+        rejected: contenders that were faster but are outside the bound on unseen samples.
+        effort: how thoroughly contenders were measured.
+        troubles: what failed on the way, for people.
+        each_db: SQNR of the worst output on each unseen sample; empty where it was not judged on them.
+        key: of the delivered model.
+        finalists: what was measured last, by key, in its final form.
+        fell_back: what is delivered was no contender: all of those failed on unseen samples.
+        lacks_db: what the delivered model lacks on variations of the samples.
+        anchor_speedup: of the best anchor beside it, at least the given model's own.
+        measured: speed-ups of contenders in fresh processes, by key, where readings were enough for intervals.
+        undecided: which models may be faster than the one that is delivered, and what it would take to know; empty
+            where the readings say.
+        evidence: what the samples say of the delivered model on new ones; None where there is nothing to show.
+    """
+
+    best: Best
+    baseline_ms: float
+    file: Path
+    placement: Placement | None
+    rejected: tuple[Rejected, ...]
+    effort: Effort
+    troubles: tuple[str, ...] = ()
+    each_db: tuple[float, ...] = ()
+    key: str = ""
+    finalists: Mapping[str, Artifact] = field(default_factory=dict)
+    fell_back: bool = False
+    lacks_db: float = 0.0
+    anchor_speedup: float = 1.0
+    measured: Mapping[str, Interval] = field(default_factory=dict)
+    undecided: str = ""
+    evidence: Evidence | None = None
+
+    def least_db(self, bound_db: float | None) -> float | None:
+        """SQNR on the selection samples that another search must ask for; None where none is needed or would help.
+
+        Args:
+            bound_db: as for :meth:`~inlay.run.confirm.verification.Rejected.least_db`.
+        """
+        if self.best.is_float or self.fell_back:
+            return least_db(self.rejected, bound_db)
+        if self.is_unproven and self.best.speedup.value > LEAST_STURDY:
+            assert self.evidence is not None, "it is unproven by that"
+            more_db = max(self.lacks_db, self.evidence.lacks_db)
+            return self.best.selection.sqnr_db + more_db if more_db > 0.0 else None
+        return self.best.selection.sqnr_db + self.lacks_db if self.could_be_sturdier else None
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether the samples do not show its bound on new ones."""
+        return self.evidence is not None and not self.evidence.shows
+
+    @property
+    def could_be_sturdier(self) -> bool:
+        """Whether it loses too much on variations, and something slower would still gain, and beat every anchor."""
+        return self.lacks_db > 0.0 and max(self.anchor_speedup, LEAST_STURDY) < self.best.speedup.value
+
+    def or_better(self, later: Confirmed) -> Confirmed:
+        """A later decision in place of this one, where this one is float, or the later model is proven and faster.
+
+        A later search asks for more accuracy, and may find something slower than what is in hand. That is taken only
+        where the samples show its bound alone, or where it alone is sturdy, hardly slower, and no slower than the best
+        anchor.
+        """
+        if self.best.is_float:
+            return later
+        if later.best.is_float or not later.best.confirmed:
+            return self
+        if self.is_unproven != later.is_unproven:
+            shown, other = (later, self) if self.is_unproven else (self, later)
+            return shown.in_place_of(other) if shown is self or shown.best.speedup.shows_gain() else self
+        least = self.best.speedup.value
+        if later.lacks_db == 0.0 and self.could_be_sturdier:
+            least = max(self.anchor_speedup, least_of_sturdy(least))
+        if later.best.speedup.value <= least:
+            return self
+        if self.lacks_db == 0.0 or self.best.speedup.value <= later.best.speedup.value:
+            return later
+        passed_over = f"{self.best.origin} had {shown_ratio(self.best.speedup)}, but {lacking(self.lacks_db)}"
+        return replace(later, troubles=(*later.troubles, passed_over))
+
+    def in_place_of(self, other: Confirmed) -> Confirmed:
+        """This one, with what a faster one whose bound is not shown would have gained."""
+        faster, found = other.best, other.evidence
+        if found is None or faster.is_float or faster.speedup.value <= self.best.speedup.value:
+            return self
+        return replace(self, troubles=(*self.troubles, unshown(faster.origin, shown_ratio(faster.speedup), found)))
+
+    def install(self, path: Path) -> None:
+        """Copy the measured bytes to ``path`` atomically, external data beside it."""
+        install(self.file, path)
 
 
 def ratio_of(gained: Interval, reference: Interval) -> Interval:
@@ -71,4 +187,21 @@ def best_of(
         output_sha256=file_sha256(champion.file.path),
         size_bytes=model_bytes(champion.file.path),
         shapes=shapes,
+    )
+
+
+def unshown(origin: str, gain: str, found: Evidence) -> str:
+    """That a faster model was passed over, for people."""
+    return f"{origin} was faster ({gain}), but its bound is not shown: {found} (inlay select writes it all the same)"
+
+
+def least_of_sturdy(speedup: float) -> float:
+    """Speed-up that a sturdy model needs to be preferred to one with this."""
+    return max(speedup * (1.0 - STURDY_PRICE), LEAST_STURDY)
+
+
+def lacking(db: float) -> str:
+    """What a model lacks on variations of the samples, for people."""
+    return (
+        f"where samples are varied it lacks {STRESS_ALLOWANCE_DB + db:.1f} dB of the bound (--augment none to allow it)"
     )

@@ -86,14 +86,14 @@ def told(base: Entry, others: Iterable[Entry], deterministic: bool, level: float
 
 
 def by_search(
-    given: Entry, contenders: Sequence[Entry], keeps: Callable[[Entry], bool]
+    given: Entry, contenders: Sequence[Entry], prefer: Callable[[Sequence[Entry]], Entry]
 ) -> tuple[Entry, Entry, Interval, Interval]:
     """What the search's readings alone say: the given model and the best contender that gains, and its speed-ups.
 
     Args:
         given: the given model.
         contenders: with their trials.
-        keeps: whether one keeps the bound on unseen samples.
+        prefer: which of those that gain, the best first, is delivered.
 
     Returns:
         Both with one reading, and the speed-up over the given and over the float model.
@@ -101,7 +101,7 @@ def by_search(
     latency = _latencies([given, *contenders])
     proven = [e for e in contenders if e.key in latency and latency[e.key].speedup.shows_gain()]
     ranked = sorted(proven, key=lambda e: -latency[e.key].speedup.low)
-    champion = next((e for e in ranked if keeps(e)), given)
+    champion = prefer(ranked)
     gained = latency[champion.key].speedup
     over_float = next((ratio_of(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
     base, champion = (e.with_readings(np.array([latency[e.key].ns])) for e in (given, champion))

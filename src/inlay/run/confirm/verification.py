@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,9 @@ from inlay.deadline import Deadline
 from inlay.errors import TargetError
 from inlay.measure.client import Worker
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge, Metric, Outputs
+from inlay.quant.tolerance import FEW
 from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.evidence import Evidence
 from inlay.run.evaluate import Candidate
 from inlay.run.reference import RunFiles
 from inlay.run.robustness import StressTest
@@ -24,6 +26,14 @@ from inlay.types import Placement
 
 _METRIC_STEP_DB = 3.0  # half the noise: the next attempt after a rejection by a metric, whose distance has no dB
 _LEAST_STEP_DB = 0.1  # the next attempt must differ, however narrowly the last one failed
+
+
+Weigh = Callable[[Entry, Sequence[float], Deadline], Evidence | None]
+"""What samples say of a contender on new ones, from its SQNR on each unseen one, by a deadline; None for nothing."""
+
+
+def nothing_said(entry: Entry, unseen_db: Sequence[float], until: Deadline) -> None:
+    """Of any contender."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +119,7 @@ class Verifier:
         bound: that must be kept on them.
         deadline: when no further contender is judged.
         varied: variations of the selection samples; None for none.
+        weigh: what all samples say of new ones.
 
     Attributes:
         troubles: what failed, for people.
@@ -123,7 +134,9 @@ class Verifier:
         bound: Bound,
         deadline: Deadline,
         varied: StressTest | None = None,
+        weigh: Weigh = nothing_said,
     ) -> None:
+        self._weigh, self._evidence = weigh, dict[str, Evidence | None]()
         self._worker, self._given, self._unseen = worker, given.key, unseen
         self._bound, self._deadline, self._varied = bound, deadline, varied
         self._known: dict[str, Accuracy | Failed] = {}
@@ -168,6 +181,27 @@ class Verifier:
     def each_db(self, entry: Entry) -> tuple[float, ...]:
         """SQNR of a finalist's worst output on each unseen sample; empty where it was not judged on them."""
         return self._each_db.get(entry.key, ())
+
+    def evidence(self, entry: Entry, until: Deadline) -> Evidence | None:
+        """What the samples say of a contender on new ones; None where there is nothing to show, as in float.
+
+        Each is judged once, and none where that would take until after ``until``.
+        """
+        if not entry.candidate.placement and entry.candidate.source is None:
+            return None
+        if entry.key not in self._evidence:
+            found = self._weigh(entry, self.each_db(entry), until)
+            if found is not None:
+                searched = entry.candidate.trial.accuracy
+                lacking = self.lacks_db(entry) if found.statement.samples < FEW else 0.0
+                searched_db = 0.0 if searched is None else searched.sqnr_db
+                found = replace(found, varied_lacks_db=lacking, searched_db=searched_db)
+            self._evidence[entry.key] = found
+        return self._evidence[entry.key]
+
+    def weighed(self, entry: Entry) -> Evidence | None:
+        """What is known of a contender already."""
+        return self._evidence.get(entry.key)
 
     def lacks_db(self, entry: Entry) -> float:
         """How many dB the worst variation of the samples lacks, beyond what variations may lose.

@@ -9,8 +9,7 @@ from typing import Any
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.measure.journal import Journal
 from inlay.model.store import model_bytes
-from inlay.run.confirm.decision import Confirmed
-from inlay.run.confirm.delivered import latency_ms
+from inlay.run.confirm.delivered import Confirmed, latency_ms
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import CHOICE, MEMORY, PRECISION, SIZE
 from inlay.run.inputs import RunInputs
@@ -116,6 +115,7 @@ def assemble(
         precision=precision,
         undecided=confirmed.undecided,
         not_timed=not_timed,
+        accept_unproven=config.accept_unproven,
     )
 
 

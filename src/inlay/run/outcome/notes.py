@@ -15,7 +15,7 @@ from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound
 from inlay.quant.rewrite import Rewrite
 from inlay.regions.known import Coverage
-from inlay.run.confirm.decision import Confirmed
+from inlay.run.confirm.delivered import Confirmed
 from inlay.run.patterns import PATTERN_CACHE
 from inlay.run.stress import Losses
 from inlay.search.bars import Barred

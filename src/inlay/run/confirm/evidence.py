@@ -1,0 +1,126 @@
+"""What judged samples show of a model's accuracy on new ones, and which of several models that speaks for.
+
+What is promised is what can be stated: a model is preferred to faster ones where the statement on new samples reaches
+the bound for it and not for them. Where it does for none, the statement nearest to the bound decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from inlay.quant.accuracy import Bound
+from inlay.quant.metric_limits import MetricStatement
+from inlay.quant.tolerance import FEW, Statement
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What samples, each judged with ranges that it had no part in, say of one model.
+
+    Attributes:
+        bound: that was asked for.
+        statement: on the SQNR of new samples.
+        metric: the same of a metric; None where there is none, or nothing is known of it.
+        varied_lacks_db: what the worst variation of the samples lacks, beyond what variations may lose. It counts where
+            fewer than :data:`~inlay.quant.tolerance.FEW` samples were judged: variations are further samples then.
+        searched_db: SQNR on the samples that the search looked at, which decides where nothing else is known.
+    """
+
+    bound: Bound
+    statement: Statement
+    metric: MetricStatement | None = None
+    varied_lacks_db: float = 0.0
+    searched_db: float = 0.0
+
+    @property
+    def shows(self) -> bool:
+        """Whether the bound is stated for new samples; without a bound there is nothing to state."""
+        if self._varied_too_far:
+            return False
+        by_sqnr = self.bound.min_sqnr_db is None or self.statement.keeps_bound is True
+        return by_sqnr and (
+            self.bound.max_drop is None or (self.metric is not None and self.metric.keeps_bound is True)
+        )
+
+    @property
+    def lacks_db(self) -> float:
+        """SQNR that a model needs beyond this one's for its bound to be stated, in dB; 0 where that cannot be told."""
+        limit, least = self.statement.limit_db, self.bound.min_sqnr_db
+        lacking = 0.0 if limit is None or least is None else max(0.0, least - limit)
+        return max(lacking, self.varied_lacks_db if self._varied_too_far else 0.0)
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        """The larger of two is nearer to its bound: by the limit of the metric, of the SQNR, and by the search."""
+        drop = math.inf if self.metric is None or self.metric.most_drop is None else self.metric.most_drop
+        limit = -math.inf if self.statement.limit_db is None else self.statement.limit_db
+        return (0.0 if self.bound.max_drop is None else -drop, limit, self.searched_db)
+
+    def __str__(self) -> str:
+        """Why the bound is not shown, and what would show it; empty where it is."""
+        if self.shows:
+            return ""
+        parts = [self._of_sqnr] if self.bound.min_sqnr_db is not None and not self.statement.keeps_bound else []
+        if self.bound.max_drop is not None and not (self.metric is not None and self.metric.keeps_bound):
+            parts.append(self._of_metric)
+        if not parts:
+            lost = f"{self.varied_lacks_db:.1f} dB too much where they are varied"
+            parts.append(f"{_samples(self.statement.samples)} judged, too few to go by, and the model loses {lost}")
+        return "; ".join(parts)
+
+    @property
+    def _varied_too_far(self) -> bool:
+        return self.varied_lacks_db > 0.0 and self.statement.samples < FEW
+
+    @property
+    def _of_sqnr(self) -> str:
+        said, least = self.statement, f"{self.bound.min_sqnr_db:g} dB"
+        if not said.samples:
+            return f"no sample could be judged with ranges that it had no part in, where {least} are asked; give more"
+        judged = f"{_samples(said.samples)} judged"
+        if said.limit_db is None:
+            return f"{judged}, of which nothing follows for new ones, where {least} are asked; give more samples"
+        share = f"at least {said.share:.0%} of new samples keep"
+        limit = f"{share} {said.limit_db:.1f} dB" if said.limit_db > 0.0 else f"{share} no SQNR that could be told"
+        if said.would_show is None:
+            more = f"more samples like these would not show {least}"
+        else:
+            more = f"about {said.would_show} samples like these would show {least}"
+        return f"by {judged} {limit}, where {least} are asked; {more}"
+
+    @property
+    def _of_metric(self) -> str:
+        found, most = self.metric, f"{self.bound.metric} at most {self.bound.max_drop:g} below float"
+        if found is None:
+            return f"nothing is known of new samples, where {most} is asked"
+        limit = found.why or f"new samples may lose up to {found.most_drop:.3g}"
+        more = "more samples like these would not show it" if found.needed is None else f"{found.needed} would show it"
+        return f"by {_samples(found.samples)} judged {limit}, where {most} is asked; {more}"
+
+
+def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None], gains: Callable[[T], bool]) -> T:
+    """The first whose bound is shown, or of which nothing can be told; where there is none, the one nearest to it.
+
+    Args:
+        offered: at least one, the preferred first; no more of them are looked at than are needed.
+        evidence: what is known of one; None where there is nothing to show.
+        gains: whether one is worth having for its speed alone: what is not is never taken for its accuracy.
+    """
+    nearest: tuple[tuple[float, float, float], T] | None = None
+    for each in offered:
+        found = evidence(each)
+        if found is None or found.shows:
+            return each
+        if nearest is None or (found.rank > nearest[0] and gains(each)):
+            nearest = found.rank, each
+    assert nearest is not None, "there is at least one"
+    return nearest[1]
+
+
+def _samples(count: int) -> str:
+    return f"{count} sample{'s' * (count != 1)}"

@@ -1,0 +1,219 @@
+"""What is promised is what is stated: which model is preferred, what is said first, and how a program can tell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+
+import inlay
+from inlay.cli import commands, render
+from inlay.errors import UNPROVEN
+from inlay.quant.accuracy import Bound, margin_db
+from inlay.quant.metric_limits import MetricStatement
+from inlay.quant.tolerance import state
+from inlay.report.page import accuracy_words
+from inlay.report.page import verdict as page_verdict
+from inlay.run.confirm.delivered import Confirmed
+from inlay.run.confirm.evidence import Evidence, most_credible
+from inlay.run.plan import Effort
+from inlay.run.result import Best
+from inlay.testing import Builder
+from inlay.trial import Interval
+from inlay.types import Placement
+
+BOUND = Bound(min_sqnr_db=20.0)
+
+
+def judged(*each_db: float, bound: Bound = BOUND, **more: Any) -> Evidence:
+    return Evidence(bound, state(each_db, bound.min_sqnr_db), **more)
+
+
+def of_metric(most_drop: float | None, needed: int | None = 700) -> MetricStatement:
+    return MetricStatement("top1", 0.99, 0.0, most_drop, 0.95, 50, "exact", None, needed, 0.01, "")
+
+
+def test_the_bound_is_shown_where_every_part_of_it_is_stated() -> None:
+    assert judged(*np.linspace(40.0, 44.0, 8)).shows
+    assert not judged(*np.linspace(21.0, 22.0, 3)).shows, "all of them keep it, and that is too little"
+    by_metric = Bound(metric="top1", max_drop=0.01)
+    assert Evidence(by_metric, state([]), of_metric(0.008)).shows
+    assert not Evidence(by_metric, state([50.0] * 8), of_metric(0.03)).shows
+    assert not Evidence(by_metric, state([50.0] * 8), None).shows, "nothing is known of it"
+    both = replace(by_metric, min_sqnr_db=20.0)
+    assert Evidence(both, state([50.0] * 8, 20.0), of_metric(0.008)).shows
+    assert not Evidence(both, state([21.0] * 3, 20.0), of_metric(0.008)).shows
+    assert Evidence(Bound(), state([])).shows, "nothing was asked for"
+
+
+def test_of_few_samples_variations_count_as_further_ones() -> None:
+    few, more = [40.0, 41.0, 42.0, 43.0], [40.0, 41.0, 42.0, 43.0] * 2
+    assert judged(*few).shows
+    assert not judged(*few, varied_lacks_db=1.5).shows
+    assert judged(*few, varied_lacks_db=1.5).lacks_db == 1.5
+    assert "1.5 dB too much where they are varied" in str(judged(*few, varied_lacks_db=1.5))
+    assert judged(*more, varied_lacks_db=1.5).shows, "eight tell how much they differ"
+
+
+def test_why_it_is_not_shown_says_what_would_show_it() -> None:
+    said = str(judged(23.0, 24.5, 25.0, 23.5))
+    assert said.startswith("by 4 samples judged at least 90% of new samples keep 1")
+    assert "where 20 dB are asked; about " in said
+    assert said.endswith("samples like these would show 20 dB")
+    assert str(judged(23.0, 24.0, 15.0, 14.0)).endswith("more samples like these would not show 20 dB")
+    assert str(judged(40.0)).startswith("1 sample judged, of which nothing follows for new ones")
+    assert str(judged(*[45.0] * 6)) == ""
+    lost = Evidence(Bound(metric="top1", max_drop=0.01), state([]), of_metric(0.03))
+    assert str(lost) == (
+        "by 50 samples judged new samples may lose up to 0.03, where top1 at most 0.01 below float is asked; 700 would "
+        "show it"
+    )
+
+
+def test_the_first_that_is_shown_is_taken_and_otherwise_the_nearest_that_gains() -> None:
+    fast, middle, slow = judged(21.0, 21.5, 22.0), judged(25.0, 25.5, 26.0), judged(50.0, 51.0, 52.0)
+    looked: list[int] = []
+
+    def choose(offered: Sequence[Evidence | None], gains: Sequence[bool] | None = None) -> int:
+        looked.clear()
+
+        def evidence(i: int) -> Evidence | None:
+            looked.append(i)
+            return offered[i]
+
+        return most_credible(range(len(offered)), evidence, lambda i: gains is None or gains[i])
+
+    assert choose([fast, middle, slow]) == 2
+    assert choose([slow, fast, middle]) == 0
+    assert looked == [0], "no more are looked at than are needed"
+    assert choose([fast, middle]) == 1, "none is shown: the more accurate one"
+    assert choose([middle, fast]) == 0
+    assert choose([fast, middle], [True, False]) == 0, "it is no faster than the given model"
+    assert choose([None, slow]) == 0, "nothing can be told of random samples"
+    unknown, searched = judged(30.0), judged(30.0, searched_db=33.0)
+    assert choose([unknown, searched]) == 1, "one sample: the search's figure decides"
+
+
+def confirmed(speedup: float, evidence: Evidence | None, low: float | None = None) -> Confirmed:
+    gained = Interval(speedup, speedup if low is None else low, speedup)
+    searched = SimpleNamespace(sqnr_db=25.0)
+    best = SimpleNamespace(is_float=False, confirmed=True, speedup=gained, selection=searched, origin="cut 1")
+    effort = Effort(5, 1, 3, 8)
+    return Confirmed(cast(Best, best), 1.0, Path("m.onnx"), Placement(), (), effort, evidence=evidence)
+
+
+def test_a_search_goes_on_for_what_the_statement_lacks_and_takes_what_shows_it() -> None:
+    unproven, proven = judged(21.0, 21.5, 22.0), judged(50.0, 51.0, 52.0)
+    fast, slow = confirmed(2.0, unproven), confirmed(1.3, proven)
+    assert fast.least_db(20.0) == pytest.approx(25.0 + unproven.lacks_db)
+    assert slow.least_db(20.0) is None
+    taken = fast.or_better(slow)
+    assert taken.best is slow.best
+    assert "cut 1 was faster (2.00x), but its bound is not shown: by 3 samples judged" in taken.troubles[-1]
+    assert fast.or_better(confirmed(1.3, proven, low=0.9)) is fast, "no gain is shown"
+    assert fast.or_better(confirmed(1.9, unproven)) is fast
+    assert slow.or_better(fast).best is slow.best, "faster, and not shown"
+
+
+@pytest.mark.parametrize("others", [1, 4])
+@pytest.mark.parametrize("each", [[20.4]])
+def test_one_sample_has_the_margin_of_other_models(each: list[float], others: int) -> None:
+    """It has no spread of its own: with a floor only, its margin was 2 dB."""
+    assert margin_db(np.array(each), others, 0.8) > 2.2
+    assert margin_db(np.array(each * 20), others, 0.8) < margin_db(np.array(each), others, 0.8)
+
+
+def model(folder: Path) -> Path:
+    b = Builder()
+    y = b.conv("a", b.input("x", (1, 3, 12, 12)), 8, relu=True)
+    b.output(b.conv("b", y, 4))
+    onnx.save(b.model(), path := folder / "m.onnx")
+    return path
+
+
+def samples(folder: Path, count: int) -> Path:
+    rng = np.random.default_rng(0)
+    np.savez(path := folder / "data.npz", x=rng.random((count, 3, 12, 12)).astype(np.float32))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("count", "least", "more", "code"),
+    [
+        (1, 10.0, [], UNPROVEN),
+        (4, 30.0, [], UNPROVEN),
+        (4, 30.0, ["--accept-unproven"], 0),
+        (8, 10.0, [], 0),
+        (4, None, ["--no-bound"], 0),
+    ],
+)
+def test_the_first_line_the_json_and_the_exit_code_agree(
+    count: int, least: float | None, more: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    out = tmp_path / "out"
+    bound = [] if least is None else ["--min-sqnr", f"{least:g}"]
+    options = [
+        "--target",
+        "null",
+        "--max-measurements",
+        "4",
+        "--budget",
+        "none",
+        "--augment",
+        "none",
+        "--quiet",
+        *bound,
+        *more,
+    ]
+    line = ["tune", str(model(tmp_path)), "--data", str(samples(tmp_path, count)), "-o", str(out), *options]
+    monkeypatch.setattr(sys, "argv", ["inlay", *line])
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    result = json.loads((out / "result.json").read_text())
+    assert not result["best"]["is_float"]
+    assert ended.value.code == code
+    unproven = result["best"]["bound_shown"] is False
+    assert unproven == (code == UNPROVEN or "--accept-unproven" in more)
+    first = capfd.readouterr().out.splitlines()[0]
+    assert first.startswith("BOUND NOT SHOWN: ") == unproven
+    assert bool(result["best"]["bound_note"]) == unproven
+    for words in (accuracy_words(result), page_verdict(result)):
+        assert ("not shown" in words) == unproven
+    if least is None:
+        assert result["best"]["bound_shown"] is None
+
+
+def test_from_python_the_result_carries_it(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "target": "null",
+        "max_measurements": 4,
+        "budget": None,
+        "augment": "none",
+        "min_sqnr": 30.0,
+    }
+    data = samples(tmp_path, 4)
+    result = inlay.tune(model(tmp_path), data=data, out=tmp_path / "out", **options)
+    assert isinstance(result, inlay.TuneResult)
+    assert (result.best.bound_shown, result.exit_code) == (False, UNPROVEN)
+    assert result.summary().startswith("BOUND NOT SHOWN: ")
+    assert str(next(iter(render.verdict(result)))).startswith("BOUND NOT SHOWN: ")
+    accepted = inlay.tune(model(tmp_path), data=data, out=tmp_path / "out", accept_unproven=True, **options)
+    assert isinstance(accepted, inlay.TuneResult)
+    assert (accepted.best.bound_shown, accepted.exit_code) == (False, 0), "the same run goes on"
+
+
+def test_of_random_samples_nothing_is_shown_or_missed(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"target": "null", "max_measurements": 4, "budget": None, "augment": "none"}
+    result = inlay.tune(model(tmp_path), out=tmp_path / "out", **options)
+    assert isinstance(result, inlay.TuneResult)
+    assert (result.best.bound_shown, result.exit_code) == (None, 0)
+    assert any(note.startswith("NO SAMPLES WERE GIVEN") for note in result.notes)
