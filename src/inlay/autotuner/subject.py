@@ -27,6 +27,7 @@ from inlay.model.joins import joined
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
 from inlay.model.store import embed_weights
+from inlay.model.user_code import user_function
 from inlay.prepare.candidate_writer import metadata
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.qdq_import import import_qdq, read_baseline
@@ -86,7 +87,11 @@ class Subject:
         specs = with_sizes(input_specs(file.model), bind or {})
         rng = np.random.default_rng(seed)
         self._samples: Samples
-        self._samples = random_samples(specs, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
+        self._samples = (
+            random_samples(specs, rng, _RANDOM_SAMPLES)
+            if samples is None
+            else read_samples(samples, specs, find=user_function)
+        )
         self._samples = joined(self._samples, file.model)
         self.samples_kind = self._samples.kind
         self._bound = Bound(float(bound)) if isinstance(bound, (int, float)) else bound

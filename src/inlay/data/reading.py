@@ -17,15 +17,27 @@ from inlay.data.archives import as_text, read_arrays, read_tensor
 from inlay.data.images import Images, image_files, read_images
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.data.tokens import read_token_lines
-from inlay.errors import DataError, UsageError
+from inlay.errors import DataError, InlayError, UsageError
 
 _FORMS = ("*.npz", "*.npy", "test_data_set_*/input_*.pb")
 _MOST_SAMPLES = 1_000_000
 """A run uses some thousands; a million rows as arrays of their own take about 0.2 GB."""
+Find = Callable[[str, str, Callable[[Any], Any]], Callable[..., Any]]
+"""Finds a user's function: by ``module:function`` and the option that names it, with what turns its result into
+arrays of Inlay's."""
+
+
+def found_here(text: str, option: str, finish: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A user's function that runs in this process; arguments as for :data:`Find`."""
+    function = load_function(text, option)
+    return lambda *arguments: finish(function(*arguments))
 
 
 def read_samples(
-    source: str | Path | Iterable[Mapping[str, np.ndarray]], specs: Sequence[InputSpec], images: Images | None = None
+    source: str | Path | Iterable[Mapping[str, np.ndarray]],
+    specs: Sequence[InputSpec],
+    images: Images | None = None,
+    find: Find = found_here,
 ) -> Samples:
     """Samples from a ``.npz``, ``.npy`` or ``.jsonl`` file, a folder, ``module:function``, or feeds.
 
@@ -36,6 +48,7 @@ def read_samples(
             see :mod:`inlay.data.tokens`.
         specs: the model's inputs.
         images: how images become arrays.
+        find: finds the function that ``module:function`` names; by default one that runs in this process.
 
     Raises:
         UsageError: ``images`` does not fit the inputs, or there are no images.
@@ -62,13 +75,13 @@ def read_samples(
             raise DataError(f"--data {text}: no such file")
         return checked(read_token_lines(path, specs), "jsonl", text, specs)
     if ":" in text and not path.exists():
-        function = load_function(text, "--data")
+        function = find(text, "--data", as_given)
         try:
             feeds = _feeds(function(), specs, text)
-        except DataError:
+        except InlayError:
             raise
         except (Exception, SystemExit) as error:  # the user's own code
-            raise DataError(f"--data {text} failed: {_blame(error)}") from error
+            raise DataError(f"--data {text} failed: {blame(error)}") from error
         return checked(feeds, "function", text, specs)
     raise DataError(
         f"--data {text}: give a .npz or .jsonl file, a folder of .npz/.npy/images/test_data_set_*, or module:function"
@@ -118,7 +131,7 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         raise UsageError(f"{option} {text}: there is no module {error.name}") from error
     except (Exception, SystemExit) as error:  # the user's own code
-        raise UsageError(f"{option} {text}: importing {module_name} failed: {_blame(error)}") from error
+        raise UsageError(f"{option} {text}: importing {module_name} failed: {blame(error)}") from error
     function = getattr(module, name, None)
     if function is None:
         raise UsageError(f"{option} {text}: module {module_name} has no {name}")
@@ -127,7 +140,23 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _blame(error: BaseException) -> str:
+def as_given(given: object) -> object:
+    """What a function gave for samples, as arrays that nobody else changes: of a generator all that it yields.
+
+    Raises:
+        DataError: it gave something else than mappings of arrays.
+    """
+    if isinstance(given, Mapping):
+        return {str(k): np.array(v) for k, v in given.items()}
+    found = []
+    for feed in itertools.islice(given, _MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
+        if not isinstance(feed, Mapping):
+            raise DataError(f"--data: gave {type(feed).__name__} instead of a mapping of arrays by input name")
+        found.append({str(k): np.array(v) for k, v in feed.items()})
+    return found
+
+
+def blame(error: BaseException) -> str:
     """What went wrong in the user's own code, and where."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
@@ -142,7 +171,7 @@ def _feeds(given: object, specs: Sequence[InputSpec], where: str) -> list[Feed]:
     for feed in itertools.islice(given, _MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
         if not isinstance(feed, Mapping):
             raise DataError(f"{where}: gave {type(feed).__name__} instead of a mapping of arrays by input name")
-        feeds.append({str(k): np.asarray(v) for k, v in feed.items()})
+        feeds.append({str(k): np.array(v) for k, v in feed.items()})  # a generator may fill one array again and again
     return feeds
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from inlay.data.reading import checked, load_function
+from inlay.data.reading import Find, checked, found_here
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.data.variations import (
     CHANGES,
@@ -25,7 +26,7 @@ from inlay.data.variations import (
     shuffled,
     stored,
 )
-from inlay.errors import DataError
+from inlay.errors import DataError, InlayError
 
 _COLORS = (1, 3, 4)
 _LEAST_SIDE = 8  # pixels; fewer are features rather than an image
@@ -76,7 +77,13 @@ NO_STRESS = StressSet()
 
 
 def stress_set(
-    samples: Samples, specs: Sequence[InputSpec], augment: str, rng: np.random.Generator, each: int, most: int
+    samples: Samples,
+    specs: Sequence[InputSpec],
+    augment: str,
+    rng: np.random.Generator,
+    each: int,
+    most: int,
+    find: Find = found_here,
 ) -> StressSet:
     """Variations of some of ``samples``, of both of their halves in turn.
 
@@ -87,6 +94,7 @@ def stress_set(
         rng: source of noise and order.
         each: samples that are varied in each way, at most.
         most: variations in all, at most; each way comes once before any comes twice.
+        find: finds the function that ``module:function`` names; by default one that runs in this process.
 
     Raises:
         UsageError: there is no such function.
@@ -95,7 +103,7 @@ def stress_set(
     if augment == "none" or samples.kind == "random" or most < 1:
         return NO_STRESS
     if augment != "auto":
-        return StressSet(tuple(_of_function(samples, specs, augment, rng, each))[:most])
+        return StressSet(tuple(_of_function(samples, specs, augment, rng, each, find))[:most])
     kinds = {s.name: kind_of(s, [f[s.name] for f in samples.feeds]) for s in specs}
     unknown = (
         f"input {s.name} ({s.dtype.name}) is not varied: what it holds cannot be told"
@@ -205,16 +213,22 @@ def _of_tokens(
             yield Variation(name, varied, int(sample >= half))
 
 
+def _by_name(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, np.ndarray]]:
+    return {str(name): {str(k): np.array(v) for k, v in feed.items()} for name, feed in found.items()}
+
+
 def _of_function(
-    samples: Samples, specs: Sequence[InputSpec], text: str, rng: np.random.Generator, each: int
+    samples: Samples, specs: Sequence[InputSpec], text: str, rng: np.random.Generator, each: int, find: Find
 ) -> Iterator[Variation]:
-    function = load_function(text, "--augment")
+    function = find(text, "--augment", _by_name)
     half = len(samples) // 2
     for turn in range(min(each, len(samples))):
         number = turn // 2 if turn % 2 == 0 and half else min(half + turn // 2, len(samples) - 1)
         try:
-            found = function({k: v.copy() for k, v in samples.feeds[number].items()}, rng)
-            varied = {str(name): {str(k): np.asarray(v) for k, v in feed.items()} for name, feed in found.items()}
+            # with randomness of its own each time: a function in another process does not move ours on
+            varied = function({k: v.copy() for k, v in samples.feeds[number].items()}, rng.spawn(1)[0])
+        except InlayError:
+            raise
         except (Exception, SystemExit) as error:  # the user's own code
             raise DataError(f"--augment {text} failed: {type(error).__name__}: {error}") from error
         given = checked(list(varied.values()), "function", text, specs, "--augment").feeds if varied else ()

@@ -103,16 +103,22 @@ def call(doing: str, function: Callable[..., T], *arguments: Any, limits: Limits
         return _guard.call(doing, function, arguments, limits or Limits())
 
 
-class _Guard:
-    """The guarded process, started when it is first needed."""
+class Guard:
+    """A guarded process, started when it is first needed.
 
-    def __init__(self) -> None:
+    Args:
+        entry: ``module:function`` of its program, which calls :func:`answer_calls`.
+    """
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
         self._child: Child | None = None
         self._owner = 0
         self._made: set[int] = set()
         self._ready = False
 
     def call(self, doing: str, function: Callable[..., T], arguments: Sequence[Any], limits: Limits) -> T:
+        """See :func:`call`; limits without memory leave that as it is."""
         left = left_s()
         if left <= 0.0:
             raise Late(f"{doing}: there is no time left for it")
@@ -147,7 +153,7 @@ class _Guard:
         if self._child is None or self._owner != os.getpid() or not self._child.alive:
             if self._child is not None and self._owner == os.getpid():
                 self._child.close()
-            self._child, self._owner = Child(_ENTRY), os.getpid()
+            self._child, self._owner = Child(self._entry), os.getpid()
             self._made.clear()
             self._ready = False
         return self._child
@@ -168,12 +174,13 @@ class _Guard:
         return self._child.pid if self._child is not None and self._owner == os.getpid() else 0
 
     def close(self) -> None:
+        """End it."""
         if self._child is not None and self._owner == os.getpid():
             self._child.close()
         self._child = None
 
 
-_guard = _Guard()
+_guard = Guard(_ENTRY)
 _lock = threading.RLock()
 atexit.register(_guard.close)
 

@@ -13,14 +13,16 @@ has no share (:mod:`inlay.data.padding`). With a metric, its drop against the fl
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from inlay.data import Padding, Samples, load_function
-from inlay.errors import DataError, ModelError, UsageError
+from inlay.data import Padding, Samples
+from inlay.errors import DataError, InlayError, ModelError, UsageError
+from inlay.model.user_code import TRAVELS, user_function
 from inlay.quant.metric_limits import Pairs
 from inlay.quant.metrics import AGREEMENTS, Agreement, hits_of, top1
 from inlay.quant.metrics import Metric as Metric
@@ -299,7 +301,7 @@ def find_metric(name: str | Metric | None, labels: np.ndarray | None) -> Metric 
     if name in AGREEMENTS:
         return AGREEMENTS[name]
     if ":" in name:
-        return load_function(name, "--metric")
+        return user_function(name, "--metric", float)
     raise UsageError(f"--metric {name}: give top1, {', '.join(AGREEMENTS)}, sqnr, or module:function")
 
 
@@ -307,8 +309,14 @@ def _value(
     metric: Metric, outputs: Sequence[Outputs], reference: Sequence[Outputs], labels: np.ndarray | None
 ) -> float:
     try:
-        found = metric.of(outputs, reference) if isinstance(metric, Agreement) else metric(outputs, labels)
-        value = float(found)
+        if isinstance(metric, Agreement):
+            value = float(metric.of(outputs, reference))
+        elif getattr(metric, TRAVELS, False):
+            value = float(metric(outputs, labels))
+        else:  # what it changes must not change what others are judged by
+            value = float(metric(copy.deepcopy(outputs), copy.copy(labels)))
+    except InlayError:
+        raise
     except (Exception, SystemExit) as error:  # the user's own code
         raise DataError(f"the metric failed: {type(error).__name__}: {error}") from error
     if not np.isfinite(value):

@@ -28,9 +28,12 @@ from inlay.data import (
     read_samples,
     workload_of,
 )
+from inlay.deadline import NEVER
 from inlay.errors import DataError, UsageError
+from inlay.model.guard import limited
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile, ModelSource, load
+from inlay.model.user_code import user_function
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.options import (
     DEFAULT_MIN_SQNR_DB,
@@ -81,7 +84,7 @@ class Given:
             raise UsageError("--image-size, --mean, --std and their kin are for --data FOLDER with images")
         sizes = parse_bind(bind)
         specs = bound(input_specs(file.model), sizes)
-        return cls(file, None if data is None else read_samples(data, specs, images), specs, sizes)
+        return cls(file, None if data is None else read_samples(data, specs, images, user_function), specs, sizes)
 
     def samples_or_random(self, rng: np.random.Generator, count: int, wishes: Sequence[ShapeWish] = ()) -> Samples:
         """Its samples, or random ones where there are none, of the shapes that are wished for."""
@@ -112,6 +115,15 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
     Raises:
         InlayError: the model, the samples or an option cannot be used.
     """
+    budget_s = seconds_of(call["budget"])
+    end = NEVER if budget_s is None else NEVER.within(budget_s - call["before_s"])
+    with limited(lambda: end.left):  # the user's functions may not end
+        return _request_of(function, call, target, budget_s)
+
+
+def _request_of(
+    function: Callable[..., Any], call: Mapping[str, Any], target: TargetSpec, budget_s: float | None
+) -> TuneRequest:
     data, labels, metric, strategy = call["data"], call["labels"], call["metric"], call["strategy"]
     given = Given.read(call["model"], data, call["bind"], call["images"])
     samples = None if given.samples is None else given.masked(given.samples, call["mask"])
@@ -132,7 +144,7 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
         target=target,
         bound=_bound(_name_of(metric), call["max_drop"], call["min_sqnr"], call["no_bound"]),
         bind=given.sizes,
-        budget_s=seconds_of(call["budget"]),
+        budget_s=budget_s,
         qdq_baseline=None if baseline is None else Path(baseline),
         pattern_cache=None if cache is None else Path(cache),
         nodes=tuple(call["nodes"]),

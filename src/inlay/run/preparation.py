@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from inlay.data import evenly_spaced
-from inlay.errors import Late
+from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
 from inlay.model.hands import foresee, helped
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -53,8 +53,10 @@ def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
         try:
             with limited(lambda: math.inf if session.resumed else session.plan.before_writing.left):
                 model = _calibrated(session, given)
-        except Late as late:
-            return given, late
+        except TimedOut as error:
+            if not isinstance(error, Late) and not session.is_over:
+                raise
+            return given, error if isinstance(error, Late) else Late(str(error))
     if session.resumed:
         session.plan = session.plan.with_time_to_confirm(session.inputs.config.budget_s)
     return given, model

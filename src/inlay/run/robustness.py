@@ -11,6 +11,7 @@ import numpy as np
 
 from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
 from inlay.errors import Ended, TargetError, TimedOut
+from inlay.model.user_code import user_function
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.run.reference import RunFiles
 from inlay.trial import shown_sqnr
@@ -118,4 +119,6 @@ def variations_of(
     samples: Samples, specs: Sequence[InputSpec], augment: str, seed: int, each: int, most: int
 ) -> StressSet:
     """The variations of a part of a run's samples: equal for equal arguments, whatever else was drawn before."""
-    return stress_set(samples, specs, augment, np.random.default_rng([seed, len(samples), each]), each, most)
+    return stress_set(
+        samples, specs, augment, np.random.default_rng([seed, len(samples), each]), each, most, user_function
+    )

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from inlay.calibrate.rounding_cost import rounding_seconds
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
-from inlay.errors import JournalError, ModelError, TargetError, TimedOut
+from inlay.errors import JournalError, ModelError, TargetError, TimedOut, TooShort
 from inlay.measure.client import Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
@@ -94,6 +94,11 @@ class Session:
     def limit_s(self) -> float:
         """Seconds that the next call of the runtime may take."""
         return min(self.inputs.config.limit_s, max(_LEAST_LIMIT_S, min(self._deadline.left / 2.0, self._brief.left)))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether calls of the runtime are ended since the budget is at its end: they say nothing of a model."""
+        return self._deadline.left <= 2.0 * _LEAST_LIMIT_S
 
     @contextlib.contextmanager
     def brief(self, seconds: float) -> Iterator[None]:
@@ -251,7 +256,7 @@ def open_session(asked: TuneRequest) -> Iterator[Session]:
     begun = asked.lab.clock() - asked.before_s
     rng = np.random.default_rng(asked.config.seed)
     inputs = RunInputs.of(asked, rng)
-    with work_in(inputs.out) as work:
+    with work_in(inputs.out) as work, _naming_the_budget(asked, begun):
         session = Session(asked, inputs, work, rng, begun)
         try:
             with limited(session.limit_s):
@@ -259,6 +264,18 @@ def open_session(asked: TuneRequest) -> Iterator[Session]:
         finally:
             session.worker.close()
             session.journal.close()
+
+
+@contextlib.contextmanager
+def _naming_the_budget(asked: TuneRequest, begun: float) -> Iterator[None]:
+    """Raise TooShort in place of TimedOut where a call of the runtime was ended since the budget was at its end."""
+    try:
+        yield
+    except TimedOut as error:
+        budget_s = asked.config.budget_s
+        if budget_s is None or begun + budget_s - asked.lab.clock() > 2.0 * _LEAST_LIMIT_S:
+            raise
+        raise TooShort(f"--budget {budget_s:.0f}s ended before there was a result: {error}") from error
 
 
 @contextlib.contextmanager

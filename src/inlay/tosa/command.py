@@ -17,6 +17,7 @@ from inlay.files import refuse_overwriting
 from inlay.model.load import load
 from inlay.model.onnx_library import check
 from inlay.model.serialize import to_proto
+from inlay.model.user_code import user_function
 from inlay.quant.extract import without_rewrites
 from inlay.quant.rewrite import Rewrite
 from inlay.tosa.lowering import Lowered, lower
@@ -103,7 +104,7 @@ def lower_file(
     _require_sizes(proto, bind or {})
     measured = None
     if data is not None:
-        feeds = read_samples(data, bound(input_specs(given.model), bind or {})).feeds
+        feeds = read_samples(data, bound(input_specs(given.model), bind or {}), find=user_function).feeds
         proto, measured = with_measured_ranges(proto, feeds, bind)
     lowered = lower(proto, profile, bind)
     return LowerReport(lowered, write(lowered, output, inputs), measured)

@@ -1,0 +1,88 @@
+"""The user's own functions, in a process of their own: they may hang, end it, or change what they are given.
+
+What they get are copies, and no call takes longer than :func:`~inlay.model.guard.limited` allows. What a function keeps
+between calls stays, as all calls of a command go to one process; what it prints is shown where it ends that process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from inlay.data import load_function
+from inlay.data.reading import blame
+from inlay.errors import Crashed, DataError
+from inlay.model.guard import Guard, Limits, answer_calls
+
+T = TypeVar("T")
+TRAVELS = "arguments_travel"
+"""Attribute of functions whose arguments go to another process: they cannot be changed here."""
+_LONGEST_S = 7 * 86_400.0
+"""Seconds of a call without a budget: as long as it takes; a socket has no longer limit for certain."""
+
+
+def main() -> None:
+    """The program of that process."""
+    answer_calls()
+
+
+def user_function(text: str, option: str, finish: Callable[[Any], T]) -> Callable[..., T]:
+    """The function that ``module:function`` names.
+
+    Args:
+        text: ``module:function``; modules in the working directory are found too.
+        option: the command-line option, for messages.
+        finish: one of Inlay's own, which turns its result into what can travel.
+
+    Raises:
+        UsageError: there is no such module or function, or importing it fails.
+        DataError: importing it hangs, or ends the process.
+    """
+    if text.partition(":")[0] == "__main__":  # of the program that called Inlay: there is no other process with it
+        function = load_function(text, option)
+        return lambda *arguments: finish(function(*arguments))
+    _call(text, option, _find)
+
+    def ask(*arguments: Any) -> T:
+        found: T = _call(text, option, _run, finish, arguments)
+        return found
+
+    setattr(ask, TRAVELS, True)
+    return ask
+
+
+def _call(text: str, option: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    places = [os.getcwd(), *(p for p in sys.path if p)]
+    with _lock:
+        try:
+            return _guard.call(f"{option} {text}", function, (text, option, places, *arguments), Limits(_LONGEST_S, 0))
+        except Crashed as error:
+            raise DataError(str(error)) from None
+
+
+_guard = Guard("inlay.model.user_code:main")
+_lock = threading.RLock()
+atexit.register(_guard.close)
+
+
+# --- that process -----------------------------------------------------------------------------------------------------
+
+
+def _find(text: str, option: str, places: Sequence[str]) -> None:
+    os.chdir(places[0])
+    sys.path.extend(p for p in places if p not in sys.path)
+    load_function(text, option)
+
+
+def _run(text: str, option: str, places: Sequence[str], finish: Callable[[Any], T], arguments: Sequence[Any]) -> T:
+    _find(text, option, places)  # the process may be a new one
+    try:
+        return finish(load_function(text, option)(*arguments))
+    except DataError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's own code
+        raise DataError(f"{option} {text} failed: {blame(error)}") from error

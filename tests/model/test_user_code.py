@@ -1,0 +1,121 @@
+"""The user's own functions may hang, end their process, or change what they are given: none of it reaches a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inlay.data import InputSpec, Samples, random_samples, read_samples, stress_set
+from inlay.errors import DataError, Late, UsageError
+from inlay.model.guard import limited
+from inlay.model.user_code import user_function
+from inlay.quant.accuracy import Bound, Judge, find_metric
+
+SOURCE = """
+import os, sys, time
+import numpy as np
+calls = 0
+
+def hang(*a): time.sleep(1000)
+def leave(*a): print("about to leave"); sys.stdout.flush(); os._exit(3)
+def quit(*a): sys.exit("enough")
+def fail(*a): raise KeyError("nope")
+def count(*a):
+    global calls
+    calls += 1
+    return calls
+def spoil(outputs, labels):
+    for each in outputs:
+        for y in each.values():
+            y[...] = 0.0
+    return 1.0
+def feeds():
+    buffer = np.zeros((1, 4), np.float32)
+    for number in range(3):
+        buffer[:] = number
+        yield {"x": buffer}
+def vary(sample, rng):
+    sample["x"][...] = rng.standard_normal(sample["x"].shape)
+    return {"noise": sample}
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"mine_{tmp_path.name.replace('-', '_')}"  # modules stay loaded in the process between tests
+    (tmp_path / f"{name}.py").write_text(SOURCE, encoding="utf8")
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+SPECS = (InputSpec("x", np.dtype(np.float32), (1, 4)),)
+
+
+def test_a_function_that_does_not_return_ends_with_the_budget(module: str) -> None:
+    function = user_function(f"{module}:hang", "--metric", float)
+    with limited(lambda: 1.0), pytest.raises(Late, match=f"--metric {module}:hang .*was ended"):
+        function([], None)
+    assert user_function(f"{module}:count", "--metric", float)() == 1.0, "the next call finds a new process"
+
+
+def test_a_function_that_ends_its_process_is_named(module: str) -> None:
+    with pytest.raises(DataError, match=rf"--metric {module}:leave ended its process \(exit code 3: about to leave\)"):
+        user_function(f"{module}:leave", "--metric", float)()
+    with pytest.raises(DataError, match=f"--metric {module}:quit failed: SystemExit: enough .*line "):
+        user_function(f"{module}:quit", "--metric", float)()
+    with pytest.raises(DataError, match=f"--metric {module}:fail failed: KeyError"):
+        user_function(f"{module}:fail", "--metric", float)()
+
+
+def test_what_is_missing_is_said_before_it_is_needed(module: str) -> None:
+    with pytest.raises(UsageError, match=f"module {module} has no nothing"):
+        user_function(f"{module}:nothing", "--metric", float)
+    with pytest.raises(UsageError, match="there is no module not_there"):
+        user_function("not_there:f", "--metric", float)
+
+
+def test_a_function_keeps_what_it_knows_between_calls(module: str) -> None:
+    function = user_function(f"{module}:count", "--metric", float)
+    assert [function(), function(), function()] == [1.0, 2.0, 3.0]
+
+
+def test_what_a_metric_changes_is_its_own(module: str) -> None:
+    samples = random_samples(SPECS, np.random.default_rng(0), 3)
+    reference = [{"y": np.ones(4, np.float32)} for _ in samples.feeds]
+    metric = find_metric(f"{module}:spoil", None)
+    judge = Judge(reference, samples, Bound(metric="spoil", max_drop=0.1), metric)
+    assert judge.judge(reference).sqnr_db > 100.0
+    assert all((each["y"] == 1.0).all() for each in reference)
+
+    def spoil_here(outputs: Any, labels: object) -> float:
+        outputs[0]["y"][...] = 0.0
+        return 1.0
+
+    Judge(reference, samples, Bound(metric="spoil", max_drop=0.1), spoil_here).judge(reference)
+    assert all((each["y"] == 1.0).all() for each in reference)
+
+
+def test_samples_of_a_generator_that_fills_one_array_differ(module: str) -> None:
+    found = read_samples(f"{module}:feeds", SPECS, find=user_function)
+    assert [float(f["x"][0, 0]) for f in found.feeds] == [0.0, 1.0, 2.0]
+    buffer = np.zeros((1, 4), np.float32)
+
+    def here() -> Iterator[dict[str, np.ndarray]]:
+        for number in range(3):
+            buffer[:] = number
+            yield {"x": buffer}
+
+    assert [float(f["x"][0, 0]) for f in read_samples(here(), SPECS).feeds] == [0.0, 1.0, 2.0]
+
+
+def test_variations_are_random_each_time_and_leave_samples_alone(module: str) -> None:
+    samples = random_samples(SPECS, np.random.default_rng(0), 3)
+    before = [f["x"].copy() for f in samples.feeds]
+    samples = Samples(samples.feeds, "npz", "test")
+    varied = stress_set(samples, SPECS, f"{module}:vary", np.random.default_rng(1), 3, 3, user_function).variations
+    assert len({v.feed["x"].tobytes() for v in varied}) == 3
+    assert all((f["x"] == x).all() for f, x in zip(samples.feeds, before, strict=True))
