@@ -8,10 +8,15 @@ from pathlib import Path
 import onnx
 import pytest
 
-from inlay.testing import random_feed
+from inlay.errors import Crashed
+from inlay.prepare import take_apart as module
+from inlay.quant.extract import Extraction
+from inlay.testing import random_feed, residual_model
+from tests.prepare.test_constants_in_nodes import fake_quantized
 from tests.prepare.test_integer_files import text_model
 from tests.prepare.test_runtime_operators import dense_model, grouped_by_an_index
-from tests.support.command_line import FAST, RunCommand
+from tests.support.command_line import FAST, RunCommand, failed
+from tests.support.hand_written_qdq import insert_qdq_everywhere
 from tests.support.runtime_quantizer import quantize_by_runtime, quantize_dynamically
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the runtime's quantizer warns about this and that
@@ -49,3 +54,70 @@ def test_tune_lists_every_site_of_a_baseline(tmp_path: Path, run: RunCommand) ->
     (lost,) = none["missing"]
     assert (lost["site"], "g_idx" in lost["reason"]) == ("dense_Q4", True)
     assert any("1 quantized sites" in note for note in results["none"]["notes"])
+
+
+def test_constants_in_nodes_are_constants(run: RunCommand, tmp_path: Path) -> None:
+    told = {}
+    for kind in ("initializers", "nodes", "computed"):
+        onnx.save(fake_quantized(kind), tmp_path / f"{kind}.onnx")
+        code, out, err = run("inspect", tmp_path / f"{kind}.onnx")
+        assert (code, err) == (0, "")
+        told[kind] = out.partition("It is quantized already")[2].partition("Samples")[0]
+    assert "2 of 2 Conv" in told["initializers"]
+    assert told["nodes"] == told["computed"] == told["initializers"]
+
+
+def _differs(*_: object) -> str:
+    return "the first value that differs is a (3.0 dB)"
+
+
+def _breaks(*_: object) -> Extraction:
+    raise KeyError("a")
+
+
+def _crashes(*_: object) -> Extraction:
+    raise Crashed("building the model ended its process")
+
+
+@pytest.mark.parametrize(
+    ("function", "stand_in", "words"),
+    [
+        ("_first_difference", _differs, "the first value that differs is a (3.0 dB)"),
+        ("extract", _breaks, "KeyError"),
+        ("_written", _crashes, "ended its process"),
+    ],
+)
+def test_what_does_not_match_is_one_opaque_model(
+    function: str, stand_in: object, words: str, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import that fails, for whatever reason, does not end a command; what it was is told."""
+    onnx.save(insert_qdq_everywhere(residual_model()), tmp_path / "given.onnx")
+    given = ("given.onnx", "--target", "ort-cpu")
+    monkeypatch.setattr(module, function, stand_in)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("quantize", *given, "-o", "q.onnx")
+    assert code == 0, err
+    assert "not taken apart: " in out
+    assert words in out
+    code, _, err = run("tune", "given.onnx", "-o", "out", "--no-bound", *FAST)
+    assert code == 0, err
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    missing = result["search"]["imported"]["missing"]
+    assert len(missing) == sum(
+        "quantizeLinear" in n.op_type.replace("Q", "q") for n in onnx.load("given.onnx").graph.node
+    )
+    assert all(words in row["reason"] for row in missing)
+    assert any(words in note for note in result["notes"])
+    code, _, err = run("select", "out", "--fastest", "--to", "again.onnx")
+    assert code == 0, err
+    code, _, err = run("explain", *given, "--repair", "better.onnx", "--budget", "5s")
+    assert code == 1
+    assert "given.onnx cannot be repaired: " in err.splitlines()[-1]
+    assert words in err.splitlines()[-1]
+
+
+def test_a_file_that_does_not_run_is_still_an_error(run: RunCommand, tmp_path: Path) -> None:
+    model = insert_qdq_everywhere(residual_model())
+    model.graph.node[-1].op_type = "NoSuchOperator"
+    onnx.save(model, tmp_path / "given.onnx")
+    failed(run("quantize", tmp_path / "given.onnx", "-o", tmp_path / "q.onnx", "--target", "ort-cpu"), 1)

@@ -124,6 +124,48 @@ def test_a_bias_that_is_added_to_integers(tmp_path: Path, own_scale: bool) -> No
     assert sqnr(next(iter(run_reference(plain.model(), feed).values())), left["y"]) > 100.0
 
 
+def _edges(rng: np.random.Generator) -> np.ndarray:
+    """Filters that give 0 where the image is even: what remains there are biases."""
+    filters = rng.integers(-3, 4, (4, 4, 3, 3))
+    filters[..., 1, 1] -= filters.sum((2, 3))
+    return filters.astype(np.int8)
+
+
+def _early_chain(layers: int) -> onnx.ModelProto:
+    """Convolutions by one of ONNX Runtime's first quantizers: biases are rounded down to few, large steps."""
+    b = Builder(opset=12)
+    x = b.input("x", (1, 4, 12, 12))
+    for layer in range(layers):
+        integers = b.node(f"quantize{layer}", "DynamicQuantizeLinear", [x], [f"q{layer}", f"s{layer}", f"z{layer}"])
+        weight = b.constant(f"w{layer}", _edges(b.rng))
+        sums = b.node(f"conv{layer}", "ConvInteger", [integers, weight, f"z{layer}"])
+        scale = b.node(
+            f"scale{layer}", "Mul", [f"s{layer}", b.constant(f"ws{layer}", np.float32(50.0 if layer else 5.0))]
+        )
+        bias = b.constant(f"b{layer}", b.rng.normal(0, 0.2, 4))
+        floor = b.node(f"floor{layer}", "Floor", [b.node(f"divided{layer}", "Div", [bias, scale])])
+        whole = b.node(f"whole{layer}", "Cast", [floor], to=TensorProto.INT32)
+        wide = b.node(f"wide{layer}", "Reshape", [whole, b.constant(f"shape{layer}", np.array([1, -1, 1, 1]))])
+        real = b.node(f"real{layer}", "Cast", [b.node(f"add{layer}", "Add", [sums, wide])], to=TensorProto.FLOAT)
+        x = b.node(f"relu{layer}", "Relu", [b.node(f"scaled{layer}", "Mul", [real, scale])])
+    b.output(x)
+    return b.model()
+
+
+def test_biases_that_are_rounded_down_are_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is rounded differs from what is not by as much as the file differs from itself rounded up: no mistake."""
+    model = _early_chain(4)
+    onnx.save(model, tmp_path / "early.onnx")
+    feed = {"x": np.full((1, 4, 12, 12), 4.0, np.float32)}
+    found = apart(tmp_path / "early.onnx", feed, tmp_path)
+    differing = worst(run_reference(model, feed), run_reference(emitted(found, tmp_path), feed))
+    assert differing < module.SAME_DB, "the control: they do differ"
+    assert found.leftovers == ()
+    assert [n.op_type for n in found.model.graph] == ["Conv", "Relu"] * 4
+    monkeypatch.setattr(module, "_integer_biases", lambda graph: ())
+    assert "the first value that differs" in apart(tmp_path / "early.onnx", feed, tmp_path).opaque
+
+
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 @pytest.mark.parametrize("weight", [QuantType.QInt8, QuantType.QUInt8])
 @pytest.mark.parametrize("reduce_range", [False, True], ids=["8 bits", "7 bits"])

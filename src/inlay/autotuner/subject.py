@@ -137,7 +137,7 @@ class Subject:
         """The placement of a Q/DQ model of the same network, as ports of this one, and the sites that have none.
 
         Raises:
-            ModelError: it cannot be read, or its Q/DQ nodes cannot be taken out without changing it.
+            ModelError: it cannot be read, or does not run.
             UsageError: it holds no Q/DQ nodes, or its inputs and outputs are others.
         """
         with scratch(self._folder) as folder:

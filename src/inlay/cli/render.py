@@ -244,10 +244,12 @@ def _by_costs(done: Quantized) -> Iterator[str]:
             "searches for one, --min-sqnr lowers the bound."
         )
     elif not done.quantizable:
-        yield f"  THIS IS {what}: the target runs none of its operators in 8 bits."
+        own = "what it holds in low precision stays as it is, and the target runs nothing else of it in 8 bits"
+        yield f"  THIS IS {what}: {own if done.leftovers else 'the target runs none of its operators in 8 bits'}."
     elif not done.ports and how.rejected is None:
         timed = "nothing was timed. inlay tune measures" if how.in_float is None else "nothing else was built"
-        yield f"  Float is expected to be the fastest; {timed}."
+        fastest = "As it is, it" if how.unchanged and done.given_quantized else "Float"
+        yield f"  {fastest} is expected to be the fastest; {timed}."
     yield from _timed(how)
     if how.timed is None and how.in_float is None and done.ports:
         yield f"  Predicted, not measured: {how.speedup:.2f}x over float; inlay bench or inlay tune measures it."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import onnx_ir as ir
 
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
-from inlay.errors import InlayError, ModelError, TargetError, UsageError
+from inlay.errors import ModelError, TargetError, UsageError
 from inlay.explain import policy
 from inlay.explain.bound import Bounded, bound
 from inlay.explain.executed import Executed, executed, operators_of
@@ -28,17 +27,16 @@ from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.graph import build_graph
 from inlay.model.load import ModelFile
-from inlay.model.passes.constants import fold_constants, lift_constants
+from inlay.model.passes.constants import with_constants
 from inlay.model.passes.names import fix_names
 from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore, externalize_weights
-from inlay.prepare.take_apart import holds_quantized
-from inlay.quant.extract import extract
+from inlay.prepare.take_apart import holds_quantized, parts_of
 from inlay.quant.plain.form import write_plain
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.preconditions import preconditions_of
-from inlay.targets.registry import create, known_operators, known_rewrites
+from inlay.targets.registry import create, known_operators
 
 Stage = Callable[[str], None]
 """Hears what is done next."""
@@ -72,8 +70,8 @@ def explain(
         plain, operators = given.clone(), known_operators()
         if quantized:
             write_plain(plain, operators)
-            plain = _with_constants(plain, folder)
-        inside = extract(given, known_rewrites(), operators).model if quantized else given
+            plain = with_constants(plain, ConstantEvaluator(folder))
+        inside = parts_of(given, folder).model if quantized else given
         stage("profile the model as it is")
         found = suspects(plain.graph, build_graph(inside), rules, rows)
         laboratory = Laboratory(worker, plain, (rules, rows), found, folder / "experiments", feed)
@@ -141,14 +139,6 @@ class _Runs:
     executed: Executed
     latency_ns: float
     factor: float = 1.0
-
-
-def _with_constants(model: ir.Model, folder: Path) -> ir.Model:
-    """``model`` with what runtimes compute as they load it: the bounds of a Clip and weights are constants in it."""
-    model, _ = lift_constants(model)
-    with contextlib.suppress(InlayError):  # what cannot be computed stays as it is
-        fold_constants(model, ConstantEvaluator(folder))
-    return model
 
 
 def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path) -> _Runs | TargetError:

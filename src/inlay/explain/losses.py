@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from inlay.data import Samples, evenly_spaced, save_feed
 from inlay.deadline import Deadline
-from inlay.errors import InlayError, TargetError
+from inlay.errors import InlayError, ModelError, TargetError
 from inlay.explain import policy
 from inlay.explain.explanation import Loss, Together
 from inlay.measure.client import Worker
@@ -79,6 +79,8 @@ def losses(
     try:
         apart = take_apart(file, some.feeds, folder)
         assert apart is not None
+        if apart.opaque:
+            raise ModelError(apart.opaque)
         parts, sqnr = _judged(file, apart.model, some, worker, folder)
         prepared = prepare(file, target, some.feeds[0], folder, extraction=apart)
         imported = import_qdq(prepared, None, target.float_rewrites, some.feeds, folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data import Samples, evenly_spaced, save_feed, workload_of
-from inlay.errors import InlayError, TargetError, UsageError
+from inlay.errors import InlayError, ModelError, TargetError, UsageError
 from inlay.explain import policy
 from inlay.explain.exact import exact_form
 from inlay.explain.explanation import Repair
@@ -129,6 +129,8 @@ def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker
     """The float model in ``file``, and how far ``file`` is from it."""
     apart = take_apart(file, samples.feeds, work)
     assert apart is not None
+    if apart.opaque:
+        raise ModelError(f"{file.path} cannot be repaired: {apart.opaque}")
     store = WeightStore(work)
     path = work / "float.onnx"
     deliver(externalize_weights(apart.model, store), store, path)

@@ -132,7 +132,7 @@ def prepare(
         sizes: of dynamic dimensions that are to be fixed, by symbol.
 
     Raises:
-        ModelError: the model does not run, or its Q/DQ nodes cannot be taken out without changing it.
+        ModelError: the model does not run.
         UsageError: a glob or a rule of the recipe matches no node, or the model is newer than written ones may be.
     """
     given = file.model.opset_imports.get("", 0)

@@ -74,7 +74,7 @@ def import_qdq(
         folder: for scratch files.
 
     Raises:
-        ModelError: the baseline does not run, or its Q/DQ nodes cannot be taken out without changing it.
+        ModelError: the baseline does not run.
     """
     found_in: dict[str, tuple[Extraction, Graph]] = {}
     if prepared.extraction is not None:

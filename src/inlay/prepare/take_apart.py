@@ -7,18 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
-from inlay.errors import ModelError, TargetError
+from inlay.errors import InlayError, Late, ModelError, TargetError
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
+from inlay.model.passes.constants import with_constants
 from inlay.model.passes.opset import QDQ_OPSET
 from inlay.model.pieces import PiecewiseSession
-from inlay.model.reference import Session, with_outputs
+from inlay.model.reference import ConstantEvaluator, Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.accuracy import sqnr_db
 from inlay.quant.emit import Emitter
-from inlay.quant.extract import Extraction, extract
-from inlay.quant.plain.form import is_quantized
+from inlay.quant.extract import Extraction, extract, is_ours
+from inlay.quant.plain.form import is_quantized, known_integer
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.saturation import Form, reached
 from inlay.quant.transfer import Transferred, transfer
@@ -56,44 +58,102 @@ LEAST_DB = 10.0
 
 
 def take_apart(
-    file: ModelFile, feeds: Sequence[Feed], folder: Path, forms: Mapping[str, Form] | None = None
+    file: ModelFile,
+    feeds: Sequence[Feed],
+    folder: Path,
+    forms: Mapping[str, Form] | None = None,
+    opaque: str | None = None,
 ) -> Extraction | None:
     """The float model in a Q/DQ file of any origin, with its placement and qparams; None for a float model.
+
+    Where the parts do not compute what the file computes, the file is taken as it is: as one opaque model.
 
     Args:
         file: the model.
         feeds: samples, at least one: they show where pairs saturate, and the first one checks the result.
         folder: for scratch files.
-        forms: of the saturations that stay, where known from an earlier call.
+        forms: of the saturations that stay, where known from an earlier call; it checked the result.
+        opaque: why an earlier call took the file as it is.
 
     Raises:
-        ModelError: the file does not run, or the parts do not compute what the file computes.
+        ModelError: the file does not run.
     """
     if not holds_quantized(file):
         return None
-    found = extract(file.model, known_rewrites(), known_operators())
+    if opaque:
+        return Extraction.nothing(file.model, known_operators(), opaque)
     folder = folder / "apart"
     folder.mkdir(exist_ok=True)
     store = WeightStore(folder)
+    given = externalize_weights(file.model, store)
     try:
-        if forms is None:
-            values = sorted({s.value for s in found.saturations})
-            proto = externalize_weights(found.model, store)
-            forms = reached(found.saturations, _computed(proto, store, values, feeds[:FEEDS]))
-        found = found.settled(forms)
-        graph = build_graph(found.model)
-        moved = transfer(found, graph, graph)
-        table = QParamsTable(graph, Rules(QType.UINT8, ops={}), {}, moved.qparams)
-        checked = moved.placement.without({*found.anew, *_unstated(moved, graph)})
-        written = Emitter(found.model, graph, store).emit(checked, table)
-        difference = _first_difference(externalize_weights(file.model, store), written, store, feeds[0])
-    except TargetError as error:
-        raise ModelError(f"{file.path} does not run: {error}") from error
+        found = parts_of(file.model, folder)
+        if found.opaque:
+            return found
+        settled = found.settled(_forms(found, store, feeds) if forms is None else forms)
+        if forms is not None:
+            return settled
+        difference = _first_difference(given, _written(settled, store), store, feeds[0])
+        if not difference:
+            return settled
+        why = f"written from its parts, the model would compute something else: {difference}"
+    except Late:
+        raise
+    except Exception as error:
+        why = _failure(error)
+        try:
+            Session(given, store, fuse_qdq=False, briefly=True).run(feeds[0])
+        except Late:
+            raise
+        except TargetError as broken:
+            raise ModelError(f"{file.path} does not run: {broken}") from broken
     finally:
         store.path.unlink(missing_ok=True)
-    if difference:
-        raise ModelError(f"{file.path}: its Q/DQ nodes cannot be taken over, {difference}")
-    return found
+    return Extraction.nothing(file.model, known_operators(), why)
+
+
+def parts_of(model: ir.Model, folder: Path) -> Extraction:
+    """What :func:`~inlay.quant.extract.extract` finds, unchecked; nothing where it fails."""
+    try:
+        return extract(_readable(model, folder), known_rewrites(), known_operators())
+    except Late:
+        raise
+    except Exception as error:
+        return Extraction.nothing(model, known_operators(), _failure(error))
+
+
+def _failure(error: Exception) -> str:
+    """Whatever it is, it must not cost the user the run: the file itself may well run."""
+    kind = "" if isinstance(error, InlayError) else f"{type(error).__name__}: "
+    return f"the model cannot be taken apart: {kind}{error}".splitlines()[0]
+
+
+def _readable(model: ir.Model, folder: Path) -> ir.Model:
+    """``model`` with constants as initializers, wherever they stand.
+
+    Exporters of fake quantization write scales and zero points as nodes, or compute them from a weight. In a model of
+    our own they are initializers already.
+    """
+    if is_ours(model):
+        return model
+    reads = known_integer(known_operators())
+    return with_constants(model, ConstantEvaluator(folder), reads)
+
+
+def _forms(found: Extraction, store: WeightStore, feeds: Sequence[Feed]) -> Mapping[str, Form]:
+    """The forms of the saturations that ``feeds`` show."""
+    values = sorted({s.value for s in found.saturations})
+    proto = externalize_weights(found.model, store)
+    return reached(found.saturations, _computed(proto, store, values, feeds[:FEEDS]))
+
+
+def _written(found: Extraction, store: WeightStore) -> onnx.ModelProto:
+    """What is found, set together again."""
+    graph = build_graph(found.model)
+    moved = transfer(found, graph, graph)
+    table = QParamsTable(graph, Rules(QType.UINT8, ops={}), {}, moved.qparams)
+    checked = moved.placement.without({*found.anew, *_unstated(moved, graph)})
+    return Emitter(found.model, graph, store).emit(checked, table)
 
 
 def _unstated(moved: Transferred, graph: Graph) -> Iterator[Port]:
@@ -159,6 +219,8 @@ def _own_db(model: onnx.ModelProto, outputs: Sequence[str], store: WeightStore, 
     """SQNR of a model's outputs against those with its vectors (such as biases) and scales changed in the last bits.
 
     Files whose operators work on integers may have no vectors of floats: their scales decide what lies on an edge.
+    Where biases are added to integers, as the first dynamic quantizers do, they are rounded up rather than down: what
+    is written from the parts adds them as they are, which is in between.
     """
     nudged = onnx.ModelProto()
     nudged.CopyFrom(model)
@@ -169,8 +231,23 @@ def _own_db(model: onnx.ModelProto, outputs: Sequence[str], store: WeightStore, 
             held = tensor.data_location != onnx.TensorProto.EXTERNAL
             array = onnx.numpy_helper.to_array(tensor) if held else np.frombuffer(store.read(tensor), np.float32)
             tensor.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(1 + 2.0**-22), tensor.name))
+    for node in _integer_biases(nudged.graph):
+        node.op_type = "Ceil"
     first, second = (Session(m, store, fuse_qdq=False, briefly=True).run(feed) for m in (model, nudged))
     return {v: _similarity(first[v], second[v]) for v in outputs}
+
+
+def _integer_biases(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes that round down what is added to sums of integers."""
+    readers = {v: n for n in graph.node for v in n.input}
+    for node in graph.node:
+        step: onnx.NodeProto | None = node
+        for op_type in ("Floor", "Cast", "Reshape", "Add"):
+            if step is None or step.op_type != op_type:
+                break
+            step = readers.get(step.output[0])
+        else:
+            yield node
 
 
 def _similarity(want: np.ndarray, got: np.ndarray) -> float:

@@ -22,7 +22,7 @@ from inlay.model.metadata import cloned
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
 from inlay.quant.plain.constants import constant_behind
-from inlay.quant.plain.form import write_plain
+from inlay.quant.plain.form import known_integer, write_plain
 from inlay.quant.plain.graph import IntegerOperator, Leftover, float_name
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize, scale_shape
@@ -48,6 +48,7 @@ class Extraction:
         leftovers: Q and DQ nodes, and operators on integers, that could not be taken out.
         saturations: what of the pairs is still in ``model``.
         anew: those ports of ``placement`` whose scales no DequantizeLinear can state: quantized anew.
+        opaque: why nothing was taken out, where that is so: the model is then as it was given.
     """
 
     model: ir.Model
@@ -56,6 +57,14 @@ class Extraction:
     leftovers: tuple[Leftover, ...]
     saturations: tuple[Saturation, ...] = ()
     anew: frozenset[Port] = frozenset()
+    opaque: str = ""
+
+    @classmethod
+    def nothing(cls, model: ir.Model, operators: Sequence[IntegerOperator], why: str) -> Extraction:
+        """A model that is taken as it is."""
+        copy, _ = fix_names(cloned(model))
+        left = tuple(Leftover(str(n.name), why) for n in filter(known_integer(operators), copy.graph))
+        return cls(copy, Placement(), {}, left, opaque=why)
 
     def settled(self, forms: Mapping[str, Form]) -> Extraction:
         """With the saturations in ``forms``, by node, and without the others; changes ``model``."""
@@ -86,7 +95,7 @@ def extract(
     copy, _ = fix_names(cloned(model))
     copy.ir_version = max(copy.ir_version or 4, 4)  # before, initializers had to be inputs
     graph = copy.graph
-    ours = _is_ours(model)
+    ours = is_ours(model)
     selected = _undo(graph, rewrites) if ours else frozenset()
     RemoveUnusedNodesPass()(copy)
     plain = write_plain(copy, operators)
@@ -138,18 +147,24 @@ def extract(
     for key in [k for k in copy.metadata_props if k.startswith("inlay.")]:
         del copy.metadata_props[key]  # it speaks of the placement that was taken out
     left = {leftover.node for leftover in leftovers}
-    leftovers += [
-        Leftover(str(n.name), "its integers are read by an operator other than DequantizeLinear")
-        for n in graph
-        if n.op_type in (QUANTIZE, DEQUANTIZE) and str(n.name) not in left
-    ]
+    quantizers = (n for n in graph if n.op_type == QUANTIZE and str(n.name) not in left)
+    leftovers += [Leftover(str(n.name), _why_kept(n)) for n in quantizers]
     placement = Placement(sites.items(), (r for r in selected if r.port in sites))
     return Extraction(copy, placement, qparams, tuple(leftovers), saturations.made, frozenset(plain.anew))
 
 
+def _why_kept(quantizer: ir.Node) -> str:
+    """Why a QuantizeLinear is left: whoever needs its integers."""
+    integers = quantizer.outputs[0]
+    other = next((use.node for use in integers.uses() if use.node.op_type != DEQUANTIZE), None)
+    if other is not None:
+        return f"its integers are read by {other.op_type} {other.name}"
+    return "its integers are an output of the model" if integers.is_graph_output() else "its DequantizeLinear stays"
+
+
 def without_rewrites(model: ir.Model, rewrites: Sequence[Rewrite[Any]]) -> ir.Model:
     """A Q/DQ model that ``emit`` wrote with ``rewrites`` undone, in a copy; a model of other origin as it is."""
-    if not _is_ours(model):
+    if not is_ours(model):
         return model
     copy = cloned(model)
     _undo(copy.graph, rewrites)
@@ -157,7 +172,7 @@ def without_rewrites(model: ir.Model, rewrites: Sequence[Rewrite[Any]]) -> ir.Mo
     return copy
 
 
-def _is_ours(model: ir.Model) -> bool:
+def is_ours(model: ir.Model) -> bool:
     """Whether ``emit`` wrote it."""
     return any(key.startswith("inlay.") for key in model.metadata_props)
 
@@ -200,8 +215,12 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams | None] | s
 def _params(node: ir.Node) -> QParams | str:
     block = int(node.attributes["block_size"].value or 0) if "block_size" in node.attributes else 0
     scale, zero = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-    if scale is None or scale.const_value is None or (zero is not None and zero.const_value is None):
-        return "its scale or zero point is computed at run time"
+    if scale is None:
+        return "it has no scale"
+    for what, value in (("scale", scale), ("zero point", zero)):
+        if value is not None and value.const_value is None:
+            return f"its {what} is {'an input of the model' if value.is_graph_input() else 'computed at run time'}"
+    assert scale.const_value is not None, "it is a constant"
     if scale.const_value.dtype is not ir.DataType.FLOAT:
         return f"its scale is {scale.const_value.dtype.name.lower()}, not float32"
     scales = np.asarray(scale.const_value.numpy(), np.float32)

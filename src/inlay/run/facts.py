@@ -152,6 +152,8 @@ PRICED: Fact[np.ndarray] = Fact(
     lambda found: [None if np.isnan(ns) else ns for ns in found.tolist()],
 )
 """Nanoseconds of each parameter of the cost model by the processor's table; empty without a table."""
+OPAQUE: Fact[str] = Fact("opaque", str)
+"""Why the given model was taken as it is, Q/DQ nodes included."""
 SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)
 """What the pairs of a Q/DQ model clip, as operators of its float model, by node."""
 EQUALIZATION: Fact[Scales] = Fact("equalization", lambda data: {v: tuple(map(float, s)) for v, s in data.items()})

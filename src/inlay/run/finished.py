@@ -15,7 +15,7 @@ from inlay.prepare.equalize import equalized
 from inlay.prepare.model import prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, EQUALIZATION, FROZEN, MAX_OPSET, SATURATIONS, rounding_of
+from inlay.run.facts import CALIBRATION, EQUALIZATION, FROZEN, MAX_OPSET, OPAQUE, SATURATIONS, rounding_of
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.registry import create
 from inlay.types import Placement
@@ -37,7 +37,7 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
     known, feed = journal.fact(CALIBRATION), journal.feed("shapes")
     if known is None or feed is None:
         raise JournalError(f"{journal.path} {TOO_OLD}")
-    extraction = take_apart(file, [feed], work, journal.fact(SATURATIONS))
+    extraction = take_apart(file, [feed], work, journal.fact(SATURATIONS), journal.fact(OPAQUE))
     target = Capabilities.of(create(known.spec), max_opset=journal.fact(MAX_OPSET))
     prepared = prepare(file, target, feed, work, extraction=extraction, sizes=journal.fact(FROZEN))
     prepared = equalized(prepared, journal.fact(EQUALIZATION) or {}, target, feed)

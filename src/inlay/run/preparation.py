@@ -19,7 +19,7 @@ from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.take_apart import take_apart
 from inlay.run.calibration import Calibration
-from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, OUTLIERS_LEFT, SATURATIONS
+from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, OPAQUE, OUTLIERS_LEFT, SATURATIONS
 from inlay.run.given import Given, run_given
 from inlay.run.robustness import StressTest
 from inlay.run.session import Session
@@ -85,13 +85,16 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
     """Prepare the model of ``session``; what samples decide is decided once in a run.
 
     Raises:
-        ModelError: the model does not run, or its Q/DQ nodes cannot be taken out without changing it.
+        ModelError: the model does not run.
         UsageError: a glob or a rule of the recipe matches no node.
     """
     inputs, config, journal = session.inputs, session.inputs.config, session.journal
     samples = inputs.parts.calibration
-    extraction = take_apart(inputs.file, samples.feeds, session.work, journal.fact(SATURATIONS))
-    if extraction is not None:
+    known = journal.fact(SATURATIONS), journal.fact(OPAQUE)
+    extraction = take_apart(inputs.file, samples.feeds, session.work, *known)
+    if extraction is not None and extraction.opaque:
+        journal.record_fact(OPAQUE, extraction.opaque)
+    elif extraction is not None:
         journal.record_fact(SATURATIONS, {s.node: s.form for s in extraction.saturations})
     if inputs.frozen:
         journal.record_fact(FROZEN, inputs.frozen)

@@ -144,12 +144,15 @@ class Form:
 
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+_OWN = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
 
 def no_form_of(op_type: str) -> str:
     """The reason for people why an operator without a row stays in float."""
     if op_type in _CONTROL_FLOW:
         return f"the operators inside {op_type} stay as they are"
+    if op_type in _OWN:
+        return f"{op_type} of the given model, which stays as it is"
     return f"{op_type} has no low-precision form on this target"
 
 

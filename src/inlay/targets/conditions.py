@@ -16,8 +16,12 @@ _SEVERAL, _NEIGHBORS = 4, 2
 
 def constant_weight(graph: Graph, node: Node) -> str | None:
     """The weight, input 1, is a constant."""
-    constant = len(node.inputs) > 1 and graph.is_constant(node.inputs[1])
-    return None if constant else "its weight is computed at run time"
+    if len(node.inputs) > 1 and graph.is_constant(node.inputs[1]):
+        return None
+    maker = graph.producer(node.inputs[1]) if len(node.inputs) > 1 else None
+    if maker is not None and maker.op_type == "DequantizeLinear":
+        return "its weight is quantized in the given model, in a form that stays as it is"
+    return "its weight is computed at run time"
 
 
 def constant_bias(graph: Graph, node: Node) -> str | None:

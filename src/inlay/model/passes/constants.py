@@ -13,8 +13,10 @@ from onnx_ir.passes.common import (
     RemoveUnusedNodesPass,
 )
 
+from inlay.errors import InlayError, Late
 from inlay.model.metadata import cloned
 from inlay.model.onnx_library import infer_shapes
+from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant, is_standard
 
 _GROWTH = 1 << 20  # bytes that a folded constant may be larger than what it was made of
@@ -26,6 +28,10 @@ _NOT_FOLDED = frozenset(
 
 Evaluate = Callable[[ir.Model, list[str]], dict[str, np.ndarray]]
 """Runs a model without inputs, and returns the named values."""
+
+
+def _any(_: ir.Node) -> bool:
+    return True
 
 
 def drop_initializer_inputs(model: ir.Model) -> tuple[ir.Model, int]:
@@ -40,6 +46,20 @@ def lift_constants(model: ir.Model) -> tuple[ir.Model, int]:
     before = model.graph.num_nodes()
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     return model, before - model.graph.num_nodes()
+
+
+def with_constants(model: ir.Model, evaluate: Evaluate, read_by: Callable[[ir.Node], bool] = _any) -> ir.Model:
+    """A copy of ``model`` with what runtimes compute as they load it: whatever depends on constants alone is one.
+
+    What cannot be computed stays as it is, and so does what none of the nodes ``read_by`` reads.
+    """
+    copy, _ = lift_constants(fix_names(cloned(model))[0])
+    try:
+        return fold_constants(copy, evaluate, read_by)[0]
+    except Late:
+        raise
+    except InlayError:
+        return copy
 
 
 def drop_dead(model: ir.Model) -> tuple[ir.Model, int]:
@@ -114,10 +134,13 @@ def correct_shapes(model: ir.Model, seen: Mapping[str, Sequence[int]]) -> int:
     return false
 
 
-def fold_constants(model: ir.Model, evaluate: Evaluate) -> tuple[ir.Model, int]:
+def fold_constants(
+    model: ir.Model, evaluate: Evaluate, read_by: Callable[[ir.Node], bool] = _any
+) -> tuple[ir.Model, int]:
     """Compute once what depends on constants only, so that a weight computed by an Unsqueeze is recognized as a weight.
 
-    Values that would grow the model by more than a megabyte (a large ConstantOfShape) are left as they are.
+    Values that would grow the model by more than a megabyte (a large ConstantOfShape) are left as they are, and those
+    that none of the nodes ``read_by`` reads.
     """
     graph = model.graph
     constant = {id(v) for v in graph.initializers.values()}
@@ -134,8 +157,10 @@ def fold_constants(model: ir.Model, evaluate: Evaluate) -> tuple[ir.Model, int]:
         v
         for node in foldable
         for v in node.outputs
-        if v.name and (v.is_graph_output() or any(id(use.node) not in inside for use in v.uses()))
+        if v.name and (v.is_graph_output() or any(id(use.node) not in inside and read_by(use.node) for use in v.uses()))
     ]
+    if not frontier:
+        return model, 0
     numbers = evaluate(_constant_part(model, foldable, frontier), [str(v.name) for v in frontier])
     size = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
     folded = 0

@@ -8,7 +8,7 @@ stays as it is, and is listed with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -23,9 +23,14 @@ from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 
 def is_quantized(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> bool:
     """Whether the main graph holds Q or DQ nodes, or operators of ONNX or of ``operators`` that work on integers."""
+    return any(map(known_integer(operators), model.graph))
+
+
+def known_integer(operators: Sequence[IntegerOperator] = ()) -> Callable[[ir.Node], bool]:
+    """What tells whether a node makes integers or works on them: by ONNX, or by one of ``operators``."""
     known = {(row.domain, row.op_type) for row in (*OPERATORS, *operators)}
     known |= {("", QUANTIZE), ("", DEQUANTIZE), ("", DYNAMIC_QUANTIZE)}
-    return any(n.op_type in (QUANTIZE, DEQUANTIZE) or (n.domain, n.op_type) in known for n in model.graph)
+    return lambda node: node.op_type in (QUANTIZE, DEQUANTIZE) or (node.domain, node.op_type) in known
 
 
 def write_plain(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> PlainGraph:
