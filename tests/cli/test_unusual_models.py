@@ -107,6 +107,24 @@ def _sequence() -> onnx.ModelProto:
     return b.model()
 
 
+def _split_sequence(*, taken: bool) -> onnx.ModelProto:
+    """As older exporters write a split; of the second one, nobody can say how long it is without running it."""
+    b = Builder()
+    x = b.node("first", "MatMul", [b.input("x", (1, 4, 32)), b.constant("w", b.rng.normal(0, 0.2, (32, 32)))])
+    parts = b.node("split", "SplitToSequence", [x], axis=1)
+    if taken:
+        y = b.node("at", "SequenceAt", [parts, b.constant("one", np.array(1))])
+    else:
+        y = b.node("join", "ConcatFromSequence", [b.node("more", "SequenceInsert", [parts, x])], axis=1)
+    b.output(b.node("last", "MatMul", [y, b.constant("v", b.rng.normal(0, 0.2, (32, 16)))]))
+    model = b.model(check=False)
+    del model.graph.value_info[:]
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info(model.graph.output[0].name, onnx.TensorProto.FLOAT, [1, 1 if taken else 8, 16])
+    )
+    return model
+
+
 def _local_function() -> onnx.ModelProto:
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
@@ -140,13 +158,21 @@ UNUSUAL: dict[str, Callable[[], onnx.ModelProto]] = {
     "a huge range": _huge,
     "nothing but Identity": _identity,
     "a sequence": _sequence,
+    "a split as a sequence": lambda: _split_sequence(taken=True),
+    "a sequence that stays": lambda: _split_sequence(taken=False),
     "a local function": _local_function,
     "an operator of the runtime's own domain": _runtimes_own_operator,
     "quantized already": lambda: insert_qdq_everywhere(residual_model()),
 }
 
 
-@pytest.mark.parametrize("name", ["FP16", "If", "no float operators", "a constant tensor", "quantized already"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("FP16", "If", "no float operators", "a constant tensor", "quantized already"),
+        *("a split as a sequence", "a sequence that stays"),
+    ],
+)
 def test_unusual_models(name: str, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     model = UNUSUAL[name]()
     path = save(model)
@@ -216,6 +242,43 @@ def test_functions_that_call_themselves(run: RunCommand, save: SaveModel, tmp_pa
     assert (code, err) == (0, "")
     assert "Note: its local function Twice calls itself" in out
     failed(run("quantize", path, "-o", tmp_path / "q.onnx"), 1)
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["split", "stays"])
+def test_what_is_around_a_sequence_is_quantized(taken: bool, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    path = save(_split_sequence(taken=taken))
+    code, out, err = run("inspect", path)
+    assert (code, err) == (0, "")
+    assert "2 of 2 MatMul" in out
+    code, _, err = run("quantize", path, "--recipe", "full-int8", "-o", tmp_path / "q.onnx")
+    assert code == 0, err
+    operators = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert operators.count("DequantizeLinear") >= 4
+    assert ("SplitToSequence" in operators) is not taken
+    assert run("explain", path, "--budget", "5s", "--target", "ort-cpu").code == 0
+
+
+def test_what_is_no_tensor_is_told_so(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    """A sequence that is handed out, and a constant that is stored sparse."""
+    model = _split_sequence(taken=True)
+    del model.graph.node[2:]
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_sequence_value_info(model.graph.node[1].output[0], onnx.TensorProto.FLOAT, None)
+    )
+    sequence = save(model)
+    code, out, _ = run("inspect", sequence)
+    assert code == 0
+    assert f"output {model.graph.output[0].name} is a sequence, and only tensors can be compared" in " ".join(
+        out.split()
+    )
+    failed(run("quantize", sequence, "-o", tmp_path / "q.onnx", "--target", "ort-cpu"), 1, "is a sequence")
+    model = _split_sequence(taken=True)
+    (place,) = (i for i, t in enumerate(model.graph.initializer) if t.name == "v")
+    del model.graph.initializer[place]
+    values = helper.make_tensor("v", onnx.TensorProto.FLOAT, [2], [1.0, 2.0])
+    where = helper.make_tensor("where", onnx.TensorProto.INT64, [2], [0, 40])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, where, [32, 16]))
+    failed(run("inspect", save(model, "sparse.onnx")), 1, "the constant v is sparse")
 
 
 def test_one_name_for_all_nodes(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:

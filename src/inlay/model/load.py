@@ -250,11 +250,18 @@ def _refuse_unknown_values(path: Path, graphs: Sequence[ir.Graph]) -> None:
         for value in node.inputs:
             if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
                 continue
+            if value.name in _sparse(path):
+                raise ModelError(f"{path}: the constant {value.name} is sparse, which is not read: store it dense")
             raise ModelError(f"{path}: {node.op_type} {node.name} reads {value.name}, which nothing computes")
     for graph in graphs:
         for value in graph.outputs:
             if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
                 raise ModelError(f"{path}: {value.name} is an output of graph {graph.name}, and nothing computes it")
+
+
+def _sparse(path: Path) -> set[str]:
+    """Names of constants that are stored sparse, which the graph library passes over."""
+    return {t.values.name for t in onnx.load(path, load_external_data=False).graph.sparse_initializer}
 
 
 def _sort(path: Path, model: ir.Model) -> None:

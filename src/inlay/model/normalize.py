@@ -34,6 +34,7 @@ from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.pad_nodes import fold_pad_nodes
 from inlay.model.passes.pads import write_out_pads
 from inlay.model.passes.removed import replace_removed
+from inlay.model.passes.sequences import fold_sequences
 from inlay.model.passes.sums import split_sums
 
 NOISE_DB = 60.0
@@ -125,6 +126,7 @@ def passes(
         *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
         ("fix the shapes that the model fixes", fix_shapes),
         compute,
+        ("turn sequences into Split and Concat", fold_sequences),
         ("turn Sum into Add", split_sums),
         ("write out automatic pads", write_out_pads),
         ("fold Pad into what reads it", fold_pad_nodes),

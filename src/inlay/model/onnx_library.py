@@ -84,6 +84,9 @@ def infer_shapes(model: ir.Model, strict: bool = True) -> None:
             if key not in read:
                 read[key] = ir.from_proto(info)
             other = read[key]
+            if other.type is not None and not isinstance(other.type, ir.TensorType):
+                value.type = other.type  # a sequence has no shape, and the type of its elements is not its own
+                continue
             if other.shape is not None:
                 value.shape = other.shape
             if other.dtype is not None and other.dtype != value.dtype:

@@ -141,6 +141,10 @@ def prepare(
             f"--max-opset {target.max_opset}: {file.path} is in opset {given}, and no opset is lowered; export the "
             "model again for an older one"
         )
+    for value in file.model.graph.outputs:
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            what = "sequence" if isinstance(value.type, ir.SequenceType) else "value of another kind"
+            raise ModelError(f"{file.path}: its output {value.name} is a {what}, and only tensors can be compared")
     extraction = extraction or take_apart(file, [feed], folder)
     model = file.model if extraction is None else extraction.model
     runs = _Runs(model, feed, folder)
