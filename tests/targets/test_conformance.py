@@ -61,6 +61,15 @@ def groups_between_convs() -> onnx.ModelProto:
     return b.model()
 
 
+def table_before_a_product() -> onnx.ModelProto:
+    """Embeddings of computed tokens, and a product of them."""
+    b = Builder()
+    tokens = b.node("tokens", "Cast", [b.input("x", (1, 6))], to=onnx.TensorProto.INT64)
+    rows = b.node("rows", "Gather", [b.constant("table", b.rng.standard_normal((512, 32))), tokens])
+    b.output(b.node("last", "MatMul", [rows, b.constant("weight", b.rng.standard_normal((32, 8)) / 6)]))
+    return b.model()
+
+
 class TestNull(TargetTestCase):
     def target(self) -> Target:
         return NullTarget()
@@ -78,6 +87,7 @@ class TestOrtCpu(TargetTestCase):
     def rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
         own = {
             "float transposed convolution": transposed_between_convs(),
+            "table of embeddings": table_before_a_product(),
             "hard swish": swish_between_convs(),
             "rounded up pool": pool_between_convs(),
             "groups": groups_between_convs(),
@@ -162,4 +172,5 @@ class TestOrtWeb(TargetTestCase):
         return OrtWebTarget()
 
     def rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
-        return {**super().rewrite_models(), "rounded up pool": pool_between_convs()}
+        own = {"rounded up pool": pool_between_convs(), "table of embeddings": table_before_a_product()}
+        return {**super().rewrite_models(), **own}

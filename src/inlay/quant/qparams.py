@@ -380,7 +380,7 @@ def weight_axis(graph: Graph, port: Port) -> int | None:
     """The output-channel axis of the weight at ``port``; None where only one scale for all makes sense.
 
     Conv: 0. Gemm: 1, or 0 with transB. MatMul: the last, for two-dimensional weights. LSTM and GRU: 1, their gates'
-    rows, one scale for both directions.
+    rows, one scale for both directions. Gather: 1, the columns of a table of rows.
     """
     node = graph.node(port.node)
     shape = graph.shape(node.inputs[port.slot])
@@ -391,6 +391,6 @@ def weight_axis(graph: Graph, port: Port) -> int | None:
         return 1 if int(node.attributes.get("group", 1)) == 1 else None
     if node.op_type == "Gemm":
         return 0 if node.attributes.get("transB", 0) else 1
-    if (node.op_type == "MatMul" and rank == 2) or node.op_type in ("LSTM", "GRU"):
+    if (node.op_type in ("MatMul", "Gather") and rank == 2) or node.op_type in ("LSTM", "GRU"):
         return 1
     return None

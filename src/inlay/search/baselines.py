@@ -121,6 +121,7 @@ def _few_rows(graph: Graph, units: Sequence[Unit]) -> bool:
 def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, str]]:
     """For each anchor that is not imported, the precisions of its units by name; what it does not name is float.
 
+    Tables of which rows are read are weights as well, and stored in fewer bits with every anchor but float.
     Besides the static ones there is an anchor for each form to search that enough units have, by its name: in number,
     or by their weights, as a few large products of a network of convolutions. Where these units do next to nothing of
     the model's work, there is none.
@@ -129,7 +130,7 @@ def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, 
     weighted = [u for u in units if u.selectable and u.op_type in WEIGHTED]
     sizes = {u.name: sum(graph.size(graph.value_of(port)) or 0 for port in u.weights) for u in units}
     having, elements = Counter[str](), Counter[str]()
-    for unit in units:
+    for unit in [u for u in units if not u.table]:
         having.update(dict.fromkeys(unit.searched, 1))
         elements.update(dict.fromkeys(unit.searched, sizes[unit.name]))
     few, small = policy.FORM_SHARE * len(weighted), policy.FORM_SHARE * sum(sizes[u.name] for u in weighted)
@@ -137,11 +138,12 @@ def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, 
     done = {u.name: work(graph, u) for u in units} if forms else {}
     least = policy.FORM_WORK * sum(done.values())
     forms = [form for form in forms if sum(done[u.name] for u in units if form in u.forms) >= least]
+    tables = {u.name: u.table for u in units if u.table}
     return {
         FLOAT: {},
-        FULL_INT8: dict.fromkeys(selectable, STATIC),
-        CONV_MATMUL: {u.name: STATIC for u in weighted},
-        **{form: {u.name: form for u in units if form in u.forms} for form in forms},
+        FULL_INT8: {**dict.fromkeys(selectable, STATIC), **(tables if selectable else {})},
+        CONV_MATMUL: {**{u.name: STATIC for u in weighted}, **(tables if weighted else {})},
+        **{form: {**tables, **{u.name: form for u in units if form in u.forms}} for form in forms},
     }
 
 

@@ -18,6 +18,10 @@ FEW_ROWS = 8
 """Rows of products up to which reading their weights takes most of the time, so that small weights are fast ones:
 weights of 8 bits alone gave 2.6x with one row (a decoder's step), 1.04x with 128 and 0.86x with 197."""
 
+TABLE_WORTH = 0.05
+"""Share of a model's time in float that it is worth to store all of its constants in 8 bits, where these are tables of
+which some rows are read: no time is to be gained there, but memory. One with a third of the constants may cost 2 %."""
+
 # --- guided: how much is spent on each phase --------------------------------------------------------------------------
 
 CUTS = 3  # solutions not outside the bound that are tried; each corrects the model, and exploring solves again anyway

@@ -19,6 +19,7 @@ from inlay.search.edges import FIRST_FORM, FLOAT, LOW, Edge, EdgeArrays
 from inlay.search.propagation import Propagation
 from inlay.space.rules import Needs
 from inlay.space.units import STATIC, Unit
+from inlay.types import Port
 
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Clip", "Div", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log"}
@@ -37,6 +38,8 @@ class UnitGraph:
         activations: number of different values that each unit reads as activations, constants among them.
         signatures: operator, attributes and shapes of each unit; units with equal signatures have equal costs.
         forms: names of the forms to search that some unit has; the ``k``-th has the label ``FIRST_FORM + k``.
+        tables: share of the model's constants that each unit takes its data from and has a form to store in fewer bits;
+            empty where no unit does. Shape (units,).
         layout_source: index of the unit whose output layout each unit gets, or -1: the one that computes its first
             activation, looking through elementwise operators. An integer kernel may emit NHWC, a float one a blocked
             layout or NCHW, and the time of what follows depends on it. Shape (units,).
@@ -49,6 +52,7 @@ class UnitGraph:
     signatures: tuple[str, ...]
     layout_source: np.ndarray
     forms: tuple[str, ...] = ()
+    tables: tuple[float, ...] = ()
 
     @cached_property
     def has_form(self) -> np.ndarray:
@@ -186,7 +190,15 @@ def build_unit_graph(graph: Graph, units: Sequence[Unit]) -> UnitGraph:
         tuple(_unit_signature(graph, u) for u in units),
         np.array([sources[u.name] for u in units], np.int64),
         tuple(dict.fromkeys(form for u in units for form in u.searched)),
+        _tables(graph, units),
     )
+
+
+def _tables(graph: Graph, units: Sequence[Unit]) -> tuple[float, ...]:
+    """As :attr:`UnitGraph.tables`."""
+    sizes = [(graph.size(graph.value_of(Port(u.name, 0))) or 0) if u.table else 0 for u in units]
+    total = sum(graph.size(value) or 0 for value in graph.initializers)
+    return tuple(n / total for n in sizes) if any(sizes) else ()
 
 
 def _layout_sources(graph: Graph, index: Mapping[str, int]) -> dict[str, int]:

@@ -196,6 +196,8 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
         if config.form in unit.forms:
             return _Verdict(unit, rule, None, f"{unit.op_type} runs in precision {config.form}", form=config.form)
         return _Verdict(unit, rule, None, f"rejected: {unit.op_type} has no precision {config.form} on this target")
+    if unit.table and config is not None:
+        return _Verdict(unit, rule, None, "its table is stored in 8 bits", form=unit.table)
     if not unit.selectable:
         return _Verdict(unit, rule, None, unit.rejection)
     if is_shared(rules, graph.node(unit.name)) and (rule is None or not rule.specific):

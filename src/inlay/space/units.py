@@ -60,6 +60,11 @@ class Unit:
         return {name: sites for name, sites in self.forms.items() if name not in self.unsearched}
 
     @property
+    def table(self) -> str:
+        """The form in which the constant that it takes its data from is stored in fewer bits; empty without one."""
+        return next((f for f, own in self.searched.items() if [p for p, _ in own] == [Port(self.name, 0)]), "")
+
+    @property
     def selectable(self) -> bool:
         """Whether it can run in low precision."""
         return self.rule is not None and not self.rejection

@@ -105,6 +105,17 @@ def _matmul(constant: bool, then_float: bool = False, length: int = 8) -> Case:
     return build
 
 
+def _rows_of_a_table(*indices: int) -> Case:
+    """Rows by computed indices of this shape."""
+
+    def build(b: Builder) -> None:
+        table = b.constant("table", b.rng.standard_normal((256, 64)).astype(np.float32))
+        places = b.node("places", "Cast", [b.input("x", indices)], to=onnx.TensorProto.INT64)
+        b.output(b.node("after", "Tanh", [b.node("op", "Gather", [table, places])]))
+
+    return build
+
+
 def _where(b: Builder) -> None:
     condition = b.input("condition", X, onnx.TensorProto.BOOL)
     b.output(b.node("op", "Where", [condition, b.input("x", X), b.input("o", X)]))
@@ -277,6 +288,7 @@ FORM_CASES: dict[tuple[str, str], dict[str, Case]] = {
         "a layout that is stated": _lstm("forward", layout=0),  # as models have it whose opset was raised
     },
     ("dynamic", "Gemm"): {v: CASES["Gemm"][v] for v in _PRODUCTS},
+    ("dynamic", "Gather"): {"a sequence": _rows_of_a_table(1, 5), "one row": _rows_of_a_table()},
     **{(form, "MatMul"): {"weight": _matmul(True, length=256)} for form in _WEIGHTS},
     **{
         (form, "Gemm"): {
@@ -288,7 +300,11 @@ FORM_CASES: dict[tuple[str, str], dict[str, Case]] = {
         for form in _WEIGHTS
     },
 }
-KERNELS = {("dynamic", "LSTM"): "DynamicQuantizeLSTM", ("dynamic", ""): "DynamicQuantizeMatMul"}
+KERNELS = {
+    ("dynamic", "LSTM"): "DynamicQuantizeLSTM",
+    ("dynamic", "Gather"): "DequantizeLinear",
+    ("dynamic", ""): "DynamicQuantizeMatMul",
+}
 OWED = {("dynamic", "LSTM", v) for v in ("one way", "both ways", "a layout that is stated")} | {
     ("dynamic", "Gemm", v) for v in _PRODUCTS
 }
@@ -306,14 +322,19 @@ def test_a_form_runs_in_its_kernel(form: str, op_type: str, variant: str, tmp_pa
     kernels = [n.op_type for n in optimized(emitted, tmp_path).graph.node]
     kernel = KERNELS.get((form, op_type)) or KERNELS.get((form, ""), "MatMulNBits")
     assert kernel in kernels, kernels
-    assert not {op_type, "DequantizeLinear"} & set(kernels), kernels
+    if op_type == "Gather":  # rows of integers, and only they are dequantized: no table of floats is left
+        assert kernels.index("Gather") < kernels.index(kernel)
+        assert not [t for t in emitted.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) > 1]
+    else:
+        assert not {op_type, "DequantizeLinear"} & set(kernels), kernels
     plain = Emitter(space.prepared.normalized.model, space.graph, space.prepared.store).emit(placement, space.table)
     kernels = [n.op_type for n in optimized(embed_weights(plain, space.prepared.store), tmp_path).graph.node]
-    assert (kernel in kernels) == ((form, op_type, variant) not in OWED)
+    assert op_type == "Gather" or (kernel in kernels) == ((form, op_type, variant) not in OWED)
     found = space.extract(emitted)
     assert found.placement == placement
     assert not found.leftovers
-    onnx.checker.check_model(plain if form == "dynamic" else emitted, full_check=True)
+    checked = embed_weights(plain, space.prepared.store) if form == "dynamic" else emitted
+    onnx.checker.check_model(checked, full_check=True)
     assert all(o.version == (21 if "/" in form else 17) for o in emitted.opset_import if o.domain == "")
 
 

@@ -27,6 +27,7 @@ from inlay.targets.machine import cpu_flags, is_x86
 from inlay.targets.onnxruntime.float_fusions import in_float_fusion
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import LSTM, lstm_form
 from inlay.targets.onnxruntime.rewrites.float_kernel import whole_windows
+from inlay.targets.onnxruntime.rewrites.quantized_table import table_of_rows
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
 
@@ -132,6 +133,7 @@ _DYNAMIC = Form(
             for op in ("MatMul", "Gemm")
         },
         LSTM: FormRow(LSTM, (1, 2), conditions=(lstm_form,), source="DynamicQuantizeLSTM of 1.31.1"),
+        "Gather": FormRow("Gather", (0,), (), conditions=(table_of_rows,), source="Gather of int8 in 1.31.1"),
     },
     activation=QType.DYNAMIC,
 )

@@ -81,10 +81,10 @@ class OrtWebTarget:
         return ()
 
     def rewrites(self) -> tuple[Rewrite, ...]:
-        """What keeps operators in float; for the same reason no others."""
-        from inlay.targets.onnxruntime.rewrites import FloatKernel, FloatWeight
+        """What keeps operators in float, and tables from being dequantized whole; for the same reason no others."""
+        from inlay.targets.onnxruntime.rewrites import FloatKernel, FloatWeight, QuantizedTable
 
-        return FloatWeight(), FloatKernel()
+        return FloatWeight(), FloatKernel(), QuantizedTable()
 
     def compile(self, model: Artifact) -> CommandExecutable:
         """Have a Node process of its own build the model. Raises CompileFailed, UsageError."""

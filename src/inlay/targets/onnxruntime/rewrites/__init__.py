@@ -14,6 +14,7 @@ from inlay.targets.onnxruntime.rewrites.float8_pairs import Float8Pairs
 from inlay.targets.onnxruntime.rewrites.float_kernel import FloatKernel
 from inlay.targets.onnxruntime.rewrites.float_weight import FloatWeight
 from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
+from inlay.targets.onnxruntime.rewrites.quantized_table import QuantizedTable
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
 from inlay.targets.onnxruntime.rewrites.saturating_hard_sigmoid import SaturatingHardSigmoid
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
@@ -29,6 +30,7 @@ __all__ = [
     "FloatWeight",
     "JoinedGroups",
     "NonzeroZeroPoint",
+    "QuantizedTable",
     "RowTiling",
     "SaturatingHardSigmoid",
     "SpaceToDepth",
@@ -62,4 +64,5 @@ def rewrites_for(absorbed: Collection[str], cache_bytes: int) -> tuple[Rewrite, 
         DynamicProduct(),
         DynamicLstm(),
         UprightWeight(),
+        QuantizedTable(),
     )
