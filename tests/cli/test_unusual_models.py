@@ -258,6 +258,19 @@ def test_what_is_around_a_sequence_is_quantized(taken: bool, run: RunCommand, sa
     assert run("explain", path, "--budget", "5s", "--target", "ort-cpu").code == 0
 
 
+def test_what_the_checker_refuses_is_told(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    """The runtime takes an output that says nothing of its type: so is it taken here."""
+    model = small_model()
+    code, out, _ = run("inspect", save(model))
+    assert (code, "ONNX's checker" in out) == (0, False)
+    model.graph.output[0].ClearField("type")
+    path = save(model)
+    code, out, _ = run("inspect", path)
+    assert code == 0
+    assert "ONNX's checker refuses this model" in out
+    assert run("quantize", path, "-o", tmp_path / "q.onnx").code == 0
+
+
 def test_what_is_no_tensor_is_told_so(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     """A sequence that is handed out, and a constant that is stored sparse."""
     model = _split_sequence(taken=True)

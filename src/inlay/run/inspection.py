@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.data import InputSpec, input_specs
+from inlay.errors import ModelError
 from inlay.files import scratch
 from inlay.model.load import ModelFile
+from inlay.model.onnx_library import check
 from inlay.model.store import model_bytes
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import holds_quantized, take_apart
@@ -136,8 +138,16 @@ def inspection(file: ModelFile, quantizable: Quantizable | None, trouble: str) -
         holds_quantized(file),
         quantizable,
         trouble,
-        file.notes,
+        (*file.notes, *_refused(file)),
     )
+
+
+def _refused(file: ModelFile) -> Iterator[str]:
+    """What ONNX's checker has against a file, if anything: runtimes take what it refuses, and written files keep it."""
+    try:
+        check(file.model)
+    except ModelError as error:
+        yield f"ONNX's checker refuses this model, and may refuse what is written from it: {str(error).splitlines()[0]}"
 
 
 def quantizable_in(file: ModelFile, target: Capabilities, feed: Mapping[str, np.ndarray]) -> Quantizable:
