@@ -37,6 +37,11 @@ class Column:
     folder: str | None = None
     why: str = ""
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Of the fingerprint; none where it cannot be used."""
+        return {} if self.fingerprint is None else self.fingerprint.facts
+
 
 @dataclass(frozen=True)
 class Cell:

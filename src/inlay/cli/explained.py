@@ -9,6 +9,7 @@ from inlay.cli.terminal import Table
 from inlay.explain import policy
 from inlay.explain.explanation import Change, Explanation, Loss, Operator, Reason, Repair
 from inlay.quant.accuracy import EXACT_DB
+from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr
 
 _ROWS = 12  # operators and conversions that are listed without --all
@@ -55,7 +56,8 @@ def lines(found: Explanation, every: bool = False) -> Iterator[str | Table]:
 
 
 def _head(found: Explanation) -> Iterator[str]:
-    yield f"{found.model} on {found.target}: {found.latency_ms:.3f} ms"
+    estimated = ", estimated" if is_estimate(found.facts) else ""
+    yield f"{found.model} on {found.target}: {found.latency_ms:.3f} {unit_of(found.facts)}{estimated}"
     if found.failed:
         yield f"  IT DOES NOT RUN: {found.failed}"
         yield "  What follows is of the model without that fault."

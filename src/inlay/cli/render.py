@@ -17,22 +17,25 @@ from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL
 from inlay.search.cost_table import Fit
 from inlay.space.resolve import Decision
+from inlay.targets.base import is_estimate, unit_of
 from inlay.targets.listing import TargetRow
+from inlay.targets.registry import heading_of, options_in
 from inlay.trial import UNTOLD, Accuracy, Failed, Infeasible, Interval, Measured, shown_ratio, shown_sqnr
 
 
 def verdict(result: TuneResult) -> Iterator[str | Table]:
     """The result of a run in a few lines."""
     best = result.best
-    verdict_word = "Verdict (estimated)" if result.facts.get("kind") == "estimate" else "Verdict"
+    verdict_word = "Verdict (estimated)" if is_estimate(result.facts) else "Verdict"
     if not best.confirmed:
         verdict_word = "Verdict (NOT DECIDED)" if result.undecided else "Verdict (NOT CONFIRMED)"
-    unit = result.facts.get("unit", "ms")
+    unit = unit_of(result.facts)
     if best.unproven:
         yield f"{best.unproven}."
     if result.not_measured:
         yield result.not_measured
-    yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"
+    known = heading_of(result.target[0], result.facts)
+    yield f"{result.model[0]} on {result.target[0]}{f' ({known})' if known else ''}"
     yield ""
     rows = [_anchor_row(a, a.outcome, unit) for a in result.anchors if not isinstance(a.outcome, Failed)]
     yield Table("<>>>", [("anchor", "latency", "speed-up", "accuracy"), *rows], indent=2)
@@ -73,7 +76,7 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
         yield f"  Note: {note}."
     if result.run_with:
         chosen = {} if result.precision is None else result.precision.options
-        told = {**{k: v for k, v in result.facts.items() if k == "threads"}, **chosen}
+        told = {**options_in(result.target[0], result.facts), **chosen}
         options = f" ({', '.join(f'{name} {value}' for name, value in told.items())})" if told else ""
         yield f"  To run it with exactly the options that were measured{options}: run_with in result.json."
     yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
@@ -103,11 +106,6 @@ def _beside(size: int, given: int | None) -> str:
 def _what(best: Best) -> str:
     pairs = f", {best.qdq_pairs} Q/DQ pairs" if best.qdq_pairs else ""  # what is quantized at run time has none
     return f"{best.origin}{pairs}"
-
-
-def _facts(result: TuneResult) -> str:
-    keys = ("onnxruntime", "cpu", "threads")
-    return ", ".join(f"{k} {result.facts[k]}" for k in keys if k in result.facts) or "estimated"
 
 
 def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str) -> Sequence[str]:
@@ -144,6 +142,8 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
 def bench_table(rows: Sequence[BenchRow]) -> Table:
     """The comparison that ``inlay bench`` made."""
     head = ("model", "latency", "speed-up over the first, 95 % interval", "blocks")
+    if any(r.estimated for r in rows):
+        head = ("model", "latency, estimated", "speed-up over the first", "blocks")
     cells = [(str(r.path), f"{r.latency_ms:.3f} {r.unit}", shown_ratio(r.speedup), str(r.blocks)) for r in rows]
     return Table("<>>>", [head, *cells])
 
@@ -259,16 +259,17 @@ def _by_costs(done: Quantized) -> Iterator[str]:
 
 def _timed(how: ByCosts) -> Iterator[str]:
     """What was timed for a moment, and why float was chosen where something else was timed too."""
+    timed = "Estimated" if how.estimated else "Timed for a moment"
     if how.timed is not None:
         gain = (
             f": {shown_ratio(how.timed)} over the given model" if how.timed.is_told else f", with {UNTOLD} to say more"
         )
-        yield f"  Timed for a moment{gain}; inlay tune searches on, and confirms."
+        yield f"  {timed}{gain}; inlay tune searches on, and confirms."
     elif how.in_float is not None:
         versions = {"over the given model in float": how.in_float, "in low precision at best": how.rejected}
         told = [f"{shown_ratio(r)} {what}" for what, r in versions.items() if r is not None and r.is_told]
         gains = f": {', '.join(told)}" if told else f", with {UNTOLD} to say more"
-        yield f"  Timed for a moment{gains}; inlay tune searches on."
+        yield f"  {timed}{gains}; inlay tune searches on."
         if how.why_float:
             yield f"  {'The given model' if how.unchanged else 'Float'} was chosen: {how.why_float}."
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from inlay.across.result import GIVEN, AcrossResult, Cell
 from inlay.cli.terminal import Table
 from inlay.search.baselines import ORIGINAL
+from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import UNTOLD, shown_ratio, shown_sqnr
 
 
@@ -35,12 +36,14 @@ def verdict(result: AcrossResult) -> Iterator[str | Table]:
 
 
 def _table(result: AcrossResult) -> Table:
-    head = ("tuned for / run on", *result.used)
-    rows = [(row, *(_cell(row, result.table.get((row, c))) for c in result.used)) for row in result.rows]
+    facts = {c: result.columns[c].facts for c in result.used}
+    head = ("tuned for / run on", *(f"{c} (estimated)" if is_estimate(facts[c]) else c for c in result.used))
+    cells = result.table
+    rows = [(row, *(_cell(row, cells.get((row, c)), unit_of(facts[c])) for c in result.used)) for row in result.rows]
     return Table("<" + ">" * len(result.used), [head, *rows], indent=2)
 
 
-def _cell(row: str, cell: Cell | None) -> str:
+def _cell(row: str, cell: Cell | None, unit: str) -> str:
     if cell is None:
         return "-"
     if cell.latency_ms is None or cell.speedup is None:
@@ -51,7 +54,7 @@ def _cell(row: str, cell: Cell | None) -> str:
     accuracy = (
         "" if cell.accuracy is None or (row == GIVEN and cell.serves) else f" {shown_sqnr(cell.accuracy.sqnr_db)}"
     )
-    return f"{cell.latency_ms:.3f} ms{shown}{accuracy}{'' if cell.serves or cell.accuracy is None else ' !'}"
+    return f"{cell.latency_ms:.3f} {unit}{shown}{accuracy}{'' if cell.serves or cell.accuracy is None else ' !'}"
 
 
 def _deploy(result: AcrossResult) -> Iterator[str]:
@@ -60,7 +63,8 @@ def _deploy(result: AcrossResult) -> Iterator[str]:
     options = " ".join(f"{k}={v}" for k, v in column.spec.options.items())
     what = "the given model" if result.origin == ORIGINAL else result.origin
     name = f"{column.spec.name} ({options})" if options else column.spec.name
-    yield f"Verdict: deploy with {name}: {what}, {cell.latency_ms:.3f} ms."
+    figure = f"{cell.latency_ms:.3f} {unit_of(column.facts)}{' (estimated)' * is_estimate(column.facts)}"
+    yield f"Verdict: deploy with {name}: {what}, {figure}."
     for each in result.ratios:
         yield f"  {shown_ratio(each.ratio)} over {each.over}."
     if cell.accuracy is not None:

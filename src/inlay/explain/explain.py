@@ -128,6 +128,7 @@ def explain(
                 *_notes(samples, runs.executed),
                 *filter(None, [rounding.problem, at_most.problem]),
             ),
+            facts=worker.fingerprint.facts,
         )
 
 

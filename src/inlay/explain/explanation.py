@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from inlay.trial import Interval
@@ -214,6 +214,7 @@ class Explanation:
         bound: of a float model.
         repair: what came of a repair, where one was asked for.
         notes: what else people should know.
+        facts: of the target's fingerprint.
     """
 
     model: str
@@ -232,6 +233,7 @@ class Explanation:
     bound: Bound | None = None
     repair: Repair | None = None
     notes: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def lost_ms(self) -> float:
@@ -249,6 +251,7 @@ class Explanation:
         return {
             "model": self.model,
             "target": self.target,
+            "facts": dict(self.facts),
             "quantized": self.quantized,
             "failed": self.failed,
             "latency_ms": self.latency_ms,

@@ -63,7 +63,7 @@ class Figures:
             notes=result.notes,
             bound_note=result.best.bound_note,
             accept_unproven=result.accept_unproven,
-            facts={name: value for name, value in result.facts.items() if name in ("unit", "measures")},
+            facts={name: value for name, value in result.facts.items() if name in ("kind", "unit", "measures")},
         )
 
     @classmethod

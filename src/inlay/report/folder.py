@@ -24,6 +24,11 @@ _OF_CONTENT = TemplateError, LookupError, TypeError, ValueError, AttributeError,
 """What reading a result of other types or numbers than were written raises."""
 
 
+def facts_of(result: Mapping[str, Any]) -> Mapping[str, str]:
+    """The facts of the target's fingerprint, as ``result.json`` has them."""
+    return dict(result["target"].get("facts") or {})
+
+
 @dataclass(frozen=True)
 class FinishedRun:
     """A finished run.

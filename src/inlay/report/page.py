@@ -16,12 +16,13 @@ from markupsafe import Markup
 from inlay.errors import InlayError
 from inlay.files import write_text
 from inlay.report.drawing import drawing
-from inlay.report.folder import FinishedRun, interval_of, read_run, refusing_damage
+from inlay.report.folder import FinishedRun, facts_of, interval_of, read_run, refusing_damage
 from inlay.report.kernels import KINDS, scale, spent, unit_rows
 from inlay.report.points import front, sentinel, trace
 from inlay.run.outcome.evidence import Evidence
 from inlay.run.result import why_kept
 from inlay.search.baselines import ORIGINAL
+from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import SHOWN_AS_EXACT_DB, shown_ratio, shown_sqnr
 
 REPORT = "report.html"
@@ -70,6 +71,7 @@ def page(run: FinishedRun) -> str:
         bars=[] if evidence is None else bars(run, evidence),
         kinds=KINDS,
         units=units,
+        unit=unit_of(facts_of(run.result)),
         evidence=evidence,
         graph=None if evidence is None else drawing(run, evidence, units),
         unit_data=[
@@ -142,20 +144,22 @@ def size_words(result: Mapping[str, Any]) -> str:
 def verdict(result: Mapping[str, Any]) -> str:
     """What came out, in one sentence for someone who knows nothing of the run."""
     best, given_ms = result["best"], result["baseline"]["latency_ms"]
+    unit, estimated = unit_of(facts_of(result)), is_estimate(facts_of(result))
     sure = "" if best.get("confirmed", True) else " (not confirmed in fresh processes)"
     sure += " (bound not shown for new samples)" if best.get("bound_note") else ""
     if best["origin"] == ORIGINAL:
         words = str(result["bound"]), str(result.get("undecided") or ""), bool(result.get("not_timed"))
         why = why_kept(*words, bool(best.get("confirmed", True)))
-        return f"Keep the model as it is, at {given_ms:.3f} ms: {why}{sure}."
+        figures = " These figures are estimates." if estimated else ""
+        return f"Keep the model as it is, at {given_ms:.3f} {unit}: {why}{sure}.{figures}"
     what = "as float, normalized" if best["is_float"] else f"with {best['qdq_pairs']} Q/DQ pairs"
     low, high = best["speedup_low"], best["speedup_high"]
     between = (
         "" if low is None or high is None or low == high else f", at 95 % confidence between {low:.2f} and {high:.2f}"
     )
     return (
-        f"{best['speedup']:.2f} times as fast as the given model{between}: {given_ms:.3f} ms before, "
-        f"{best['latency_ms']:.3f} ms now, {what}{sure}."
+        f"{best['speedup']:.2f} times as fast as the given model{between}: {given_ms:.3f} {unit} before, "
+        f"{best['latency_ms']:.3f} {unit} now, {what}{sure}.{' These figures are estimates.' * estimated}"
     )
 
 

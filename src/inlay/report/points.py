@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from inlay.measure.journal import Record
 from inlay.report.charts import Axis, quantile
-from inlay.report.folder import FinishedRun
+from inlay.report.folder import FinishedRun, facts_of
 from inlay.search.baselines import ORIGINAL
+from inlay.targets.base import unit_of
 from inlay.trial import SHOWN_AS_EXACT_DB, Failed, Infeasible, Interval, Measured, shown_ratio, shown_sqnr
 
 _WIDTH, _HEIGHT = 640.0, 340.0
@@ -76,7 +77,10 @@ def front(run: FinishedRun) -> Chart:
     speeds = [run.speeds[t.candidate] for t, _ in timed]
     y = Axis.around([1.0, *_span(speeds)], _HEIGHT - _BOTTOM, _TOP)
     kept = run.result["best"]["origin"] == ORIGINAL
-    given = [("latency", f"{run.baseline_ms:.3f} ms"), ("this is", "the model as it was given")]
+    given = [
+        ("latency", _latency(run, run.baseline_ms)),
+        ("this is", "the model as it was given"),
+    ]
     marks = [Mark(exact_x, y.at(1.0), y.at(1.0), y.at(1.0), "best" if kept else "anchor", ORIGINAL, given)]
     for (trial, measured), speed in zip(timed, speeds, strict=True):
         accuracy, details = measured.accuracy, _details(run, trial, measured)
@@ -200,10 +204,14 @@ def _anchor_names(run: FinishedRun) -> set[str]:
     return {str(a["name"]) for a in run.result.get("anchors", ())}
 
 
+def _latency(run: FinishedRun, figure: float) -> str:
+    return f"{figure:.3f} {unit_of(facts_of(run.result))}"
+
+
 def _details(run: FinishedRun, trial: Record, measured: Measured) -> list[tuple[str, str]]:
     speed, accuracy, size = run.speeds[trial.candidate], measured.accuracy, run.sizes.get(trial.candidate)
     rows = [
-        *([("latency", f"{run.baseline_ms / speed.value:.3f} ms")] if speed.is_told else ()),
+        *([("latency", _latency(run, run.baseline_ms / speed.value))] if speed.is_told else ()),
         ("speed-up over the given model", shown_ratio(speed)),
         ("SQNR of the worst output", shown_sqnr(accuracy.sqnr_db)),
     ]

@@ -16,7 +16,7 @@ from inlay.measure.lab import HERE, Lab
 from inlay.measure.stats import LEVEL, speedup
 from inlay.measure.timing import joined
 from inlay.model.load import ModelFile, ModelSource, load
-from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.base import Artifact, TargetSpec, is_estimate, unit_of
 from inlay.trial import Interval
 
 _SLOT_NS = 4_000_000  # that each reading takes at least
@@ -27,7 +27,7 @@ class BenchRow:
     """One model of a comparison, and the first model's latency over its own, paired by block.
 
     ``latency_ms`` is the first one's median in ``unit`` over ``speedup``: medians of their own have another ratio.
-    Without an interval it is its own median.
+    Without an interval it is its own median. ``estimated`` says that the target computes its figures and measures none.
     """
 
     path: Path
@@ -35,6 +35,7 @@ class BenchRow:
     speedup: Interval
     blocks: int
     unit: str = "ms"
+    estimated: bool = False
 
 
 def load_all(models: Sequence[ModelSource]) -> list[ModelFile]:
@@ -86,7 +87,7 @@ def compare(
                     again = worker.time(artifacts, feed, more, _SLOT_NS, int(rng.integers(2**31)))
                     found = joined([found, again]).least_preempted(blocks)
                 readings.append(found)
-                deterministic, unit = worker.deterministic, worker.fingerprint.facts.get("unit", "ms")
+                deterministic, facts = worker.deterministic, worker.fingerprint.facts
     timing = joined(readings)
     ns, taken, first_ms = timing.ns, timing.taken, float(np.median(timing.own_ns[:, 0])) / 1e6
     rows = []
@@ -96,7 +97,8 @@ def compare(
             ratio = float(ns[0, 0] / ns[0, i]) if deterministic else 1.0
             gain = Interval(ratio, ratio, ratio)
         own_ms = float(np.median(timing.own_ns[:, i])) / 1e6
-        rows.append(BenchRow(file.path, first_ms / gain.value if gain.is_told else own_ms, gain, len(ns), unit))
+        latency_ms = first_ms / gain.value if gain.is_told else own_ms
+        rows.append(BenchRow(file.path, latency_ms, gain, len(ns), unit_of(facts), is_estimate(facts)))
     return rows
 
 

@@ -15,6 +15,7 @@ from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
 from inlay.run.facts import PrecisionChoice
 from inlay.run.robustness import Robustness
+from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome, shown_ratio, shown_sqnr
 from inlay.version import __version__
 
@@ -245,13 +246,14 @@ class TuneResult:
 
     def summary(self) -> str:
         """The verdict in one line."""
-        best, unit = self.best, self.facts.get("unit", "ms")
+        best, unit = self.best, unit_of(self.facts)
         accuracy = best.verification or best.selection
         where = "unseen samples" if best.verification else "samples that the search saw"
         fidelity = shown_sqnr(accuracy.sqnr_db)
         metric = "" if accuracy.metric is None else f"metric {accuracy.metric:.4f}, "
         sure = "" if best.confirmed else "NOT CONFIRMED: "
         unproven = f"{best.unproven}. " if best.unproven else ""
+        sure += "estimated " if is_estimate(self.facts) else ""
         return (
             f"{unproven}{sure}{shown_ratio(best.speedup)} over the given model "
             f"({self.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}) "

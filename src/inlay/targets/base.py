@@ -45,6 +45,16 @@ class Fingerprint:
         return not self.facts.get("unit")
 
 
+def is_estimate(facts: Mapping[str, str]) -> bool:
+    """Whether a target with these facts computes its figures and measures none: its fact ``kind`` is ``estimate``."""
+    return facts.get("kind") == "estimate"
+
+
+def unit_of(facts: Mapping[str, str]) -> str:
+    """The unit of the figures of a target with these facts: milliseconds, where its fact ``unit`` says nothing else."""
+    return facts.get("unit") or "ms"
+
+
 @dataclass(frozen=True)
 class Artifact:
     """A model file for a target: its path and the digest of its content."""
@@ -142,7 +152,8 @@ class Target(Protocol):
 
     A target may say what it cannot do, in an attribute ``lacks`` (a set of :data:`Lack`), known at the latest once
     :meth:`fingerprint` was called; the search adapts. Where it lacks accuracy, :meth:`Executable.run` gives outputs
-    that were computed elsewhere. It may have a text ``remark`` for the list of targets.
+    that were computed elsewhere. It may have a text ``remark`` for the list of targets, and ``heading``: names of
+    the facts of its fingerprint that stand beside its name in headings of results, in this order (a tuple of texts).
 
     It may have an :class:`OwnPrecision` ``own_precision``, where it computes float32 operators in fewer bits. Then
     accuracy is against the numeric reference, if the two differ.

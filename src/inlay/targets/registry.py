@@ -9,14 +9,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from inlay.errors import TargetError, UsageError
-from inlay.targets.base import OptionValue, OwnPrecision, Target, TargetSpec
+from inlay.targets.base import OptionValue, OwnPrecision, Target, TargetSpec, is_estimate
 
 if TYPE_CHECKING:
     from inlay.quant.plain.graph import IntegerOperator
     from inlay.quant.rewrite import Rewrite
+
+T = TypeVar("T")
 
 GROUP = "inlay.targets"
 DEFAULT_TARGET = "ort-cpu"
@@ -67,9 +69,43 @@ def options_of(name: str) -> Mapping[str, inspect.Parameter]:
 
 def remark_of(name: str) -> str:
     """What the target ``name`` says of itself before it is created: its attribute ``remark``, where it has one."""
-    with contextlib.suppress(TargetError):
-        return str(getattr(_constructor(available()[name]), "remark", ""))
-    return ""
+    return str(_attribute(name, "remark", ""))
+
+
+def _attribute(name: str, attribute: str, default: T) -> T:
+    """What the class of the target ``name`` says; ``default`` where it says nothing, or is not to be had here."""
+    with contextlib.suppress(TargetError, KeyError):
+        made = _constructor(available()[name])
+        found: T = getattr(getattr(made, "func", made), attribute, default)  # one class may be several targets
+        return found
+    return default
+
+
+def heading_of(name: str, facts: Mapping[str, str]) -> str:
+    """What stands beside the target ``name`` in the heading of a result: its versions, its device, what else decides.
+
+    Which facts these are, its attribute ``heading`` names; without one, or where the target is not installed here, they
+    are all that are short. Figures that are estimates are called so.
+
+    Args:
+        name: as it stands in the entry point.
+        facts: of its fingerprint.
+    """
+    chosen = _attribute(name, "heading", ())
+    short = [key for key, value in facts.items() if key not in _UNTOLD and "sha256" not in key and len(value) <= _SHORT]
+    told = [f"{key} {facts[key]}" for key in chosen or short if facts.get(key)]
+    return ", ".join([*told, *["estimated"] * is_estimate(facts)])
+
+
+def options_in(name: str, facts: Mapping[str, str]) -> Mapping[str, str]:
+    """The facts of the target ``name`` that are its options; none where it is not installed here."""
+    with contextlib.suppress(TargetError, KeyError):
+        return {key: facts[key] for key in options_of(name) if key in facts}
+    return {}
+
+
+_UNTOLD = {"kind", "unit", "measures"}  # what they say stands elsewhere in a result
+_SHORT = 60  # characters of a fact that does not fill a heading by itself
 
 
 def describe(

@@ -31,7 +31,7 @@ from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.instant.proposal import Choice, Instant
 from inlay.search import policy
 from inlay.search.cost_table import CostTable
-from inlay.targets.base import Artifact, KernelTime
+from inlay.targets.base import Artifact, KernelTime, is_estimate
 from inlay.trial import Accuracy, Interval, shown_ratio
 from inlay.types import Placement
 
@@ -101,6 +101,7 @@ class ByCosts:
         kept: the bound holds on the scoring samples; else the file is the float model, as no try kept it.
         margin_db: that the last try had to keep beyond the bound, by how much the samples differ.
         failed: why the tries do not run, where none of them does.
+        estimated: the target computes its figures, and measures none.
     """
 
     source: str
@@ -117,6 +118,7 @@ class ByCosts:
     margin_db: float = 0.0
     failed: str = ""
     why_float: str = ""
+    estimated: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,7 +349,7 @@ class _Race:
 
     def _fastest(self, in_float: _Built, kept: Sequence[_Built]) -> tuple[_Built, ByCosts]:
         """The fastest of what was built, and what it gains; the float model too where the given one is no slower."""
-        how = ByCosts("", bound_db=self._bound_db)
+        how = ByCosts("", bound_db=self._bound_db, estimated=is_estimate(self._worker.fingerprint.facts))
         built = [in_float, *kept]
         over_given, over_float = self._ratios(built)
         unclear = any(ratio.low <= 1.0 <= ratio.high for ratio in over_float[1:])

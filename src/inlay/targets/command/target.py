@@ -81,7 +81,8 @@ class CommandTarget:
             facts["rules sha256"] = digest_of(Path(self._rules))
         if "accuracy" in self.lacks:
             facts["outputs"] = "of ONNX Runtime without fusions, as the program gives none"
-        return Fingerprint(self.name, {**self.description.facts, **facts})
+        kind = {"kind": "estimate"} if self.deterministic else {}
+        return Fingerprint(self.name, {**kind, **self.description.facts, **facts})
 
     def rules(self) -> Rules:
         """Those of the named target, or of the file."""

@@ -53,6 +53,7 @@ class EthosUTarget:
     """
 
     deterministic = True
+    heading = ("vela", "system_config", "memory_mode")
 
     def __init__(self, accelerator: str = "ethos-u55-128", system_config: str = "", memory_mode: str = "") -> None:
         self.accelerator = Accelerator.of(accelerator, system_config, memory_mode)

@@ -79,6 +79,7 @@ class OrtCpuTarget:
     """
 
     name = "ort-cpu"
+    heading = ("onnxruntime", "cpu", "threads")
     deterministic = False
 
     def __init__(self, threads: int = 1) -> None:

@@ -73,6 +73,7 @@ class OpenVinoCpuTarget:
     """
 
     name = "openvino-cpu"
+    heading = ("openvino", "cpu", "threads", "streams", "precision")
     deterministic = False
 
     def __init__(self, threads: int = 1, streams: int = 1, precision: str = "default") -> None:

@@ -66,6 +66,7 @@ class QnnHtpTarget:
     """
 
     name = "qnn-htp"
+    heading = ("qnn", "results")
     deterministic = True
     remark = "Speed is not measured: the cost is how much stays on the NPU"
 

@@ -42,6 +42,7 @@ class OrtWebTarget:
     """
 
     name = "ort-web"
+    heading = ("runtime", "cpu")
     deterministic = False
     lacks: frozenset[Lack] = frozenset({"profile", "memory"})
     remark = "Measured in Node, whose engine is that of Chromium; no browser was run"

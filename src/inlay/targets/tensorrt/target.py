@@ -39,6 +39,7 @@ class TensorRtTarget(ExplicitQuantization):
     """
 
     name = "tensorrt"
+    heading = ("tensorrt", "device", "clock")
     deterministic = False
     lacks: frozenset[Lack] = frozenset({"memory"})
     remark = REMARK

@@ -54,6 +54,7 @@ class TrtexecTarget(ExplicitQuantization):
     """
 
     name = "trtexec"
+    heading = ("tensorrt", "device", "clock")
     deterministic = False
     remark = REMARK
 
