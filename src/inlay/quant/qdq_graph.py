@@ -128,6 +128,10 @@ class QDQGraph:
         self.drop_shapes({v for n in nodes for v in n.output})
         return taken
 
+    def drop(self, name: str) -> None:
+        """Remove an initializer that nothing reads any more, when :meth:`finish` is called."""
+        self._unused.add(name)
+
     def drop_shapes(self, values: Collection[str]) -> None:
         """Drop the stated shapes of ``values``, which a rewrite has changed."""
         infos = [i for i in self.graph.value_info if i.name not in values]

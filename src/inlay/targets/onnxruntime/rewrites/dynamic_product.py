@@ -95,6 +95,8 @@ def _integer(
     own = [qdq.unique(f"{node.name}_{PRODUCT}") + (_TURNED if turned else ""), value("Cast"), value("Scale")]
     make = onnx.helper.make_node
     zeros = [data.input[2], *weight.input[2:3]]
+    if len(zeros) > 1 and not qdq.constant(zeros[1]).any():  # as if it were not given: one number for each channel
+        qdq.drop(zeros.pop())
     made = [
         make(PRODUCT, [data.input[0], weight.input[0], *zeros], [integers], own[0]),
         make("Cast", [integers], [sums], own[1], to=onnx.TensorProto.FLOAT),
