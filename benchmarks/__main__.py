@@ -20,6 +20,7 @@ from benchmarks import (
     budgets,
     compiles,
     coverage,
+    few_samples,
     fleet,
     honesty,
     imports,
@@ -80,6 +81,13 @@ def run_coverage(options: argparse.Namespace) -> None:
     settings = {"given": list(coverage.GIVEN), "splits": coverage.SPLITS, "version": __version__}
     table = coverage.table(collect("coverage", trained(options), options, coverage.row, settings))
     write_table(options.out, "coverage", table, coverage.text)
+
+
+def run_few_samples(options: argparse.Namespace) -> None:
+    """``few_samples.json`` and ``.md``, of trained models."""
+    settings = {"ranged": list(few_samples.RANGED), "version": __version__}
+    table = few_samples.table(collect("few_samples", trained(options), options, few_samples.measured, settings))
+    write_table(options.out, "few_samples", table, few_samples.text)
 
 
 def run_openvino(options: argparse.Namespace) -> None:
@@ -280,6 +288,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "quality": run_quality,
     "instant": run_instant,
     "coverage": run_coverage,
+    "few_samples": run_few_samples,
     "npu": run_npu,
     "openvino": run_openvino,
     "runtimes": run_runtimes,

@@ -287,6 +287,7 @@ TABLES: Sequence[str] = (
     "compiles",
     "honesty",
     "coverage",
+    "few_samples",
     "growth",
     "fleet",
     "ethos",

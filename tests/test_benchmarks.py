@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from benchmarks import fleet, growth, nncf_peer, openvino, paired, peer, quality, render, subjects, transfer
+from benchmarks import (
+    few_samples,
+    fleet,
+    growth,
+    nncf_peer,
+    openvino,
+    paired,
+    peer,
+    quality,
+    render,
+    subjects,
+    transfer,
+)
 from benchmarks import rows as rows_of
 
 from inlay.errors import ModelError
@@ -264,3 +276,32 @@ def test_a_simulated_fleet_keeps_its_devices_busy(tmp_path: Path) -> None:
     found = {"rows": [{**row, "memory_mb": 1.0, "base_mb": 2.0}], "most_ratio": 1.15, "most_ms": 5.0}
     assert "80 models on 8 devices, whole: 1.2 of 1.15" in fleet.missed(found)
     assert "missed" in fleet.text(found)
+
+
+def test_a_delivery_below_its_bound_is_silent_only_where_it_is_called_shown() -> None:
+    """Planted: full INT8 has 24 dB on one source and 15 on the other, a slower form 60 dB on both."""
+    spread = np.linspace(-0.5, 0.5, 24)
+
+    def row(*levels: tuple[float, float]) -> dict[str, Any]:
+        each = [[(level + spread).tolist() for level in pair] for pair in levels]
+        sets = [{"source": s, "ranged": r, "each_db": each} for s in (0, 1) for r in few_samples.RANGED]
+        return {"model": "m", "samples": [24, 24], "speedups": [2.0, 1.5][: len(levels)], "sets": sets}
+
+    alone, beside = (few_samples.figures(few_samples.simulated(row(*levels))) for levels in (
+        [(24.0, 15.0)], [(24.0, 15.0), (60.0, 60.0)],
+    ))  # fmt: skip
+    assert alone["below"] > 0.0, "the control: what has 24 dB where it is judged breaks its bound elsewhere"
+    assert alone["silent"] <= alone["below"]
+    assert beside["shown"] >= alone["shown"]
+    assert beside["silent"] <= 0.05
+    steady = few_samples.figures(few_samples.simulated(row((60.0, 60.0))))
+    assert steady["below"] == 0.0
+    assert steady["delivered"] > 0.2, "its bound is near: where the margin lets it pass, it is delivered"
+
+
+def test_the_committed_share_of_silent_deliveries_is_what_the_rows_give() -> None:
+    """And at most one in twenty."""
+    found = render.read("few_samples")
+    again = few_samples.table(found["rows"])
+    assert again["all"] == pytest.approx(found["all"])
+    assert found["all"]["silent"] <= 0.05 < found["all"]["below_before"]
