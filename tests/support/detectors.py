@@ -31,8 +31,10 @@ class _Net:
         self.nodes.append(helper.make_node(op, list(inputs), [name], name=f"{op}_{name}", **attributes))
         return name
 
-    def conv(self, x: str, before: int, after: int, stride: int = 1, kernel: int = 3, bias: float = 0.0) -> str:
-        scale = np.sqrt(2 / (before * kernel * kernel))
+    def conv(
+        self, x: str, before: int, after: int, stride: int = 1, kernel: int = 3, bias: float = 0.0, spread: float = 1.0
+    ) -> str:
+        scale = spread * np.sqrt(2 / (before * kernel * kernel))
         weight = self.rng.normal(0, scale, (after, before, kernel, kernel)).astype(np.float32)
         shift = np.full(after, bias, np.float32)
         pads, strides = [kernel // 2] * 4, [stride] * 2
@@ -48,25 +50,25 @@ class _Net:
     def scaled(self, x: str, by: float) -> str:
         return self.add("Mul", x, self.constant(np.float32(by)))
 
-    def head(self, x: str, width: int, channels: int, cells: int, bias: float = 0.0) -> str:
-        return self.flat(self.conv(x, width, channels, kernel=1, bias=bias), channels, cells)
+    def head(self, x: str, width: int, channels: int, cells: int, bias: float = 0.0, spread: float = 1.5) -> str:
+        return self.flat(self.conv(x, width, channels, kernel=1, bias=bias, spread=spread), channels, cells)
 
 
-def detector(make: Make, seed: int = 0) -> onnx.ModelProto:
-    """A small detector: input ``images`` of shape (1, 3, SIZE, SIZE)."""
+def detector(make: Make, seed: int = 0, pixels: float = SIZE) -> onnx.ModelProto:
+    """A small detector: input ``images`` of shape (1, 3, SIZE, SIZE); its boxes are up to ``pixels``."""
     net, side = _Net(seed), SIZE // 8
     x = net.block(net.block(net.block("images", 3, 12, 2), 12, 24, 2), 24, 32, 2)
     outputs: list[tuple[str, list[int]]]
     cells = side * side
     if make in ("joined", "separate", "raw"):
         boxes = net.head(x, 32, 4, cells)
-        scores = net.head(x, 32, CLASSES, cells, -1.5)
+        scores = net.head(x, 32, CLASSES, cells, -8.0, 14.0)
         if make == "raw":
             outputs = [
                 (net.add("Concat", net.scaled(boxes, 30.0), scores, axis=1, name="out"), [1, 4 + CLASSES, cells])
             ]
         else:
-            boxes, scores = net.scaled(net.add("Sigmoid", boxes), SIZE), net.add("Sigmoid", scores)
+            boxes, scores = net.scaled(net.add("Sigmoid", boxes), pixels), net.add("Sigmoid", scores)
             if make == "joined":
                 outputs = [(net.add("Concat", boxes, scores, axis=1, name="out"), [1, 4 + CLASSES, cells])]
             else:
@@ -76,9 +78,9 @@ def detector(make: Make, seed: int = 0) -> onnx.ModelProto:
         levels = []
         for level in range(3 if make == "scales" else 1):
             here = (side >> level) ** 2
-            boxes = net.scaled(net.add("Sigmoid", net.head(x, 32, 4, here)), SIZE)
-            thing = net.add("Sigmoid", net.head(x, 32, 1, here, -0.5))
-            scores = net.add("Sigmoid", net.head(x, 32, CLASSES, here, -1.0))
+            boxes = net.scaled(net.add("Sigmoid", net.head(x, 32, 4, here)), pixels)
+            thing = net.add("Sigmoid", net.head(x, 32, 1, here, 0.0, 8.0))
+            scores = net.add("Sigmoid", net.head(x, 32, CLASSES, here, -3.0, 8.0))
             levels.append(net.add("Concat", boxes, thing, scores, axis=1))
             x = net.block(x, 32, 32, 2)
         joined = levels[0] if len(levels) == 1 else net.add("Concat", *levels, axis=2)
