@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import inlay
+from inlay.cli.render import quantized, quantized_json
 from inlay.data import Samples
 from inlay.model.joins import joined
 from inlay.model.load import load
@@ -66,3 +67,13 @@ def test_a_detector_that_lost_its_scores_is_refused(tmp_path: Path) -> None:
     assert not found.feasible
     assert found.reason.startswith("output out[:, 4:9] is lost: it is 0 everywhere")
     assert judge.judge(want).feasible
+
+
+@pytest.mark.parametrize("make", ["joined", "separate"])
+def test_quantizing_by_a_recipe_warns_of_a_part_that_is_lost(make: Make, tmp_path: Path) -> None:
+    onnx.save(detector(make, pixels=1280), tmp_path / "m.onnx")
+    feeds = [{"images": image[None]} for image in images(6, 1)]
+    done = inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=feeds, recipe="full-int8", target="null")
+    said = "\n".join(quantized(done))
+    assert ("WARNING: output out[:, 4:9] is lost: it is 0 everywhere" in said) == (make == "joined")
+    assert quantized_json(done)["worst_output"] == ("out[:, 4:9]" if make == "joined" else "scores")

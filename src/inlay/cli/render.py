@@ -162,7 +162,14 @@ def quantized(done: Quantized) -> Iterator[str]:
         against = " against the given model, with its own quantization" if done.given_quantized else ""
         ranges = "; ranges came from them, so expect less on others" if done.ports else ""
         found = shown_sqnr(done.accuracy.sqnr_db)
-        yield f"  SQNR of the worst output on {which} given samples{against}: {found}{ranges}."
+        worst = f", {done.accuracy.worst}," if done.accuracy.worst else ""
+        yield f"  SQNR of the worst output{worst} on {which} given samples{against}: {found}{ranges}."
+        for output in done.accuracy.outputs:
+            if output.lost:
+                yield (
+                    f"  WARNING: output {output.name} is lost: it {output.lost}, where the float model's varies. "
+                    "Do not deploy this file."
+                )
         if done.ports and done.accuracy.sqnr_db < done.asked_db:
             yield (
                 f"  WARNING: this is below {done.asked_db:g} dB. inlay tune finds the fastest placement that keeps "
@@ -202,6 +209,7 @@ def quantized_json(done: Quantized) -> dict[str, Any]:
         "ranges": done.ranges,
         "samples": done.samples,
         "sqnr_db": None if done.accuracy is None else done.accuracy.sqnr_db,
+        "worst_output": "" if done.accuracy is None else done.accuracy.worst,
         "judged_samples": 0 if done.accuracy is None else done.accuracy.samples,
         "outputs": [] if done.accuracy is None else [asdict(o) for o in done.accuracy.outputs],
         "min_sqnr_db": done.asked_db,
