@@ -49,6 +49,19 @@ def test_layout_and_size_follow_from_the_input(folder: Path, pixels: np.ndarray)
     assert read_samples(folder, [CHW]).kind == "images"
 
 
+@pytest.mark.parametrize("dims", [(1, 16, 96), ("batch", 1, 80, 3000), (16, 96, 1)])
+def test_features_are_no_images_unless_it_is_said(folder: Path, dims: tuple[int | str, ...]) -> None:
+    """Negative control: four dimensions with sides of about one length, or three with colors, are."""
+    spec = InputSpec("x", np.dtype(np.float32), dims)
+    with pytest.raises(UsageError, match="looks like features, not like an image: give") as caught:
+        read(folder, spec)
+    assert "\n" not in str(caught.value)
+    wish = Images(layout="NHWC" if dims[-1] == 1 else "NCHW")
+    assert len(read_samples(folder, [spec], wish)) == 3
+    for image in ((1, 1, 16, 96), (3, 16, 96), (1, 28, 28, 1)):
+        assert len(read(folder, InputSpec("x", np.dtype(np.float32), image))) in (1, 3, 9)
+
+
 def test_mean_std_order_and_range(folder: Path, pixels: np.ndarray) -> None:
     wish = Images(mean=(103.5, 116, 123.7), std="57,58,59", top=255, order="bgr")
     want = (pixels[..., ::-1].astype(np.float64) - [103.5, 116, 123.7]) / [57, 58, 59]

@@ -164,12 +164,12 @@ def inspect(
         InlayError: the model cannot be read, or the target cannot be used.
     """
     capabilities = Capabilities.of(create(target_of(target, target_options)))
-    given = Given.read(model, None, bind)
+    given, tried = Given.read(model, None, bind).at_likely_sizes()
     try:
         feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
         return inspection(given.file, quantizable_in(given.file, capabilities, feed), "")
     except InlayError as error:
-        return inspection(given.file, None, str(error))
+        return inspection(given.file, None, f"{error}{tried}")
 
 
 @documented
@@ -198,7 +198,7 @@ def bench(
     """
     files = load_all(models)
     rng = np.random.default_rng(seed)
-    workload = Given.of(files[0], data, bind, images).workload(rng, shapes, batch)
+    workload = Given.of(files[0], data, bind, images).at_sizes_of(files).workload(rng, shapes, batch)
     spec = target_of(target, target_options, threads)
     with measuring(ray, [spec], (progress or Logged()).stage) as lab:
         return compare(files, spec, workload, blocks, processes, rng, lab)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from inlay import api
 from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.cli.render import quantized
-from inlay.data import Samples
+from inlay.data import Samples, bound, input_specs, random_samples, tuned_sizes
+from inlay.errors import UsageError
 from inlay.model.load import load
 from inlay.model.pinned import random_operators
 from inlay.model.reference import Session
@@ -22,7 +24,7 @@ from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.sensitivity import sensitivity
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.types import Placement
-from tests.support.speech import sentences, voice
+from tests.support.speech import SYMBOLS, sentences, voice
 
 
 def test_another_shape_is_all_noise_and_is_told_from_little_noise(tmp_path: Path) -> None:
@@ -80,3 +82,28 @@ def test_noise_is_no_error_and_a_voice_with_noise_is_tuned(tmp_path: Path) -> No
     delivered = onnx.load(tmp_path / "out/model.onnx")
     assert random_operators(delivered.graph) == {"RandomNormalLike": 1}
     assert not any("/pinned" in n.name or n.op_type == "Mod" for n in delivered.graph.node)
+
+
+def test_a_delivered_file_remembers_the_sizes_that_it_was_tuned_at(tmp_path: Path) -> None:
+    """Commands take them where no samples say it; ``--bind`` comes first, and the given model still has to be told."""
+    onnx.save(voice(clear=True), tmp_path / "m.onnx")
+    feeds = [{"symbols": np.random.default_rng(i).integers(0, SYMBOLS, (1, 13))} for i in range(16)]
+    api.tune(tmp_path / "m.onnx", data=feeds, out=tmp_path / "out", target="null", max_measurements=4)
+    delivered = tmp_path / "out/model.onnx"
+    found = json.loads((tmp_path / "out/result.json").read_text())
+    assert found["data"]["sizes"] == [{"sizes": {"length": 13}, "weight": 1.0}]
+    assert tuned_sizes(load(delivered).model) == {"length": 13}
+    specs = input_specs(load(delivered).model)
+    assert random_samples(specs, np.random.default_rng(0), 1).feeds[0]["symbols"].shape == (1, 13)
+    assert random_samples(bound(specs, {"length": 5}), np.random.default_rng(0), 1).feeds[0]["symbols"].shape == (1, 5)
+    with pytest.raises(UsageError, match="--bind length="):
+        api.bench([tmp_path / "m.onnx"] * 2, target="null")
+    api.bench([tmp_path / "m.onnx", delivered], target="null", blocks=6, processes=1)
+    api.explain(delivered, target="null")
+
+
+@pytest.mark.parametrize("said", ["", "{", "[1]", '{"length": "5"}', '{"length": 0}', '{"length": -3}', "[" * 5000])
+def test_sizes_that_say_something_else_are_none(said: str) -> None:
+    model = voice()
+    model.metadata_props.add(key="inlay.sizes", value=said)
+    assert tuned_sizes(ir.from_proto(model)) == {}

@@ -6,11 +6,13 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 
 from inlay.data.archives import as_text, load_feed, save_feed
 from inlay.data.images import Images
+from inlay.data.likely import likely_sizes, random_samples, template
 from inlay.data.padding import Padding
 from inlay.data.reading import files_of, load_function, read_labels, read_samples
 from inlay.data.samples import (
     AUTO_MASK,
     NO_MASK,
+    TUNED,
     Feed,
     InputSpec,
     Joins,
@@ -20,8 +22,8 @@ from inlay.data.samples import (
     common_sizes,
     evenly_spaced,
     input_specs,
-    random_samples,
     split,
+    tuned_sizes,
 )
 from inlay.data.stress import NO_STRESS, StressSet, Variation, stress_set
 from inlay.data.workload import (
@@ -41,6 +43,7 @@ __all__ = [
     "AUTO_MASK",
     "NO_MASK",
     "NO_STRESS",
+    "TUNED",
     "Feed",
     "Images",
     "InputSpec",
@@ -60,6 +63,7 @@ __all__ = [
     "evenly_spaced",
     "files_of",
     "input_specs",
+    "likely_sizes",
     "load_feed",
     "load_function",
     "load_workload",
@@ -73,5 +77,7 @@ __all__ = [
     "shapes_of",
     "split",
     "stress_set",
+    "template",
+    "tuned_sizes",
     "workload_of",
 ]

@@ -21,6 +21,8 @@ from inlay.errors import DataError
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 100
 """A larger archive may unpack to so many times its size. Images and sound compress two- to tenfold; a zip bomb, by a
 thousand. What is refused by mistake can be saved uncompressed."""
+_MOST_ROWS = 1_000_000
+"""Of an array that holds nothing: the past of a decoder at its first step has the shape (1, 0, 64)."""
 _LEVEL = 1  # of zlib: how 85 million weights are rounded takes 27 % more than at the usual 6, and a tenth of the time
 _NAMES = "inlay names"  # the member that lists the names of all others: those of members are not free
 
@@ -126,14 +128,17 @@ def _array(file: IO[bytes], size: int) -> np.ndarray:
         form.read_array_header_1_0(file) if version == (1, 0) else form.read_array_header_2_0(file)
     )
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not loaded")
+        raise ValueError(
+            "it holds Python objects, which are not loaded: where shapes differ, save an array for each input and "
+            "sample, INPUT_0, INPUT_1, and so on"
+        )
     count = 1
     for length in shape:
         count *= length
     left = size - file.tell()
     if count * dtype.itemsize != left:
         raise ValueError(f"an array of shape {list(shape)} and type {dtype} cannot have {left} bytes")
-    if not left and shape and shape[0]:
+    if not left and max(shape, default=0) > _MOST_ROWS:  # each would become an array of its own
         raise ValueError(f"an array of shape {list(shape)} holds nothing")
     content = bytearray(file.read(left))  # which grows with the file, not with what its header says
     if len(content) != left:

@@ -33,6 +33,8 @@ _MOST_BYTES = 4 << 30
 """Of all images as arrays, which are in memory together. A run uses some four thousand samples at most."""
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes by the number of channels."""
+_LONGEST = 8
+"""Times that an image is longer than it is wide, at most, unless the layout is given."""
 _LAYOUTS = ("NCHW", "NHWC")
 _ORDERS = ("rgb", "bgr")
 _FITS = ("stretch", "crop", "pad")
@@ -115,8 +117,14 @@ def _form(spec: InputSpec, wish: Images, where: str) -> _Form:
     if spec.dims is None or len(spec.dims) not in (3, 4) or spec.dtype.kind not in "fui":
         raise DataError(f"{where} holds images, but input {spec} is none: give .npz files")
     dims = spec.dims[-3:]
-    first = _choice(wish.layout, _LAYOUTS, "--layout") or _layout(dims, spec)
+    said = _choice(wish.layout, _LAYOUTS, "--layout")
+    first = said or _layout(dims, spec)
     channels, height, width = dims if first == "NCHW" else (dims[2], dims[0], dims[1])
+    if said is None and not _looks_like_images(len(spec.dims), channels, height, width):
+        raise UsageError(
+            f"{where} holds images, but input {spec} looks like features, not like an image: give .npz files, or "
+            f"--layout {first} if it is one"
+        )
     count = channels if isinstance(channels, int) else 3
     if count not in _MODES:
         raise UsageError(f"--layout {first}: input {spec} would have {count} channels; images have 1, 3 or 4")
@@ -143,6 +151,12 @@ def _layout(dims: Sequence[int | str], spec: InputSpec) -> str:
         if first != last:
             return _LAYOUTS[0] if first else _LAYOUTS[1]
     raise UsageError(f"input {spec} does not say where its channels are: give --layout NCHW or NHWC")
+
+
+def _looks_like_images(rank: int, channels: int | str, height: int | str, width: int | str) -> bool:
+    """Whether an input is an image, and not features over time: (1, 16, 96), or (1, 1, 80, 3000)."""
+    sides = [side for side in (height, width) if isinstance(side, int)]
+    return (rank == 4 or channels != 1) and (len(sides) < 2 or max(sides) <= _LONGEST * min(sides))
 
 
 def _size(wish: str | None, dims: tuple[int | str, int | str], spec: InputSpec) -> tuple[int, int]:

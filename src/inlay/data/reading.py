@@ -54,6 +54,8 @@ def read_samples(
         UsageError: ``images`` does not fit the inputs, or there are no images.
         DataError: there are no samples, or they do not fit the inputs; the message names the input.
     """
+    for spec in specs:
+        spec.refuse_unfed()
     folder = Path(source) if isinstance(source, (str, Path)) else None
     if folder is not None and folder.is_dir() and not _array_files(folder) and (files := image_files(folder)):
         rows = _rows(read_images(files, specs, images or Images(), f"--data {folder}"), specs, f"--data {folder}")
@@ -147,12 +149,12 @@ def as_given(given: object) -> object:
         DataError: it gave something else than mappings of arrays.
     """
     if isinstance(given, Mapping):
-        return {str(k): np.array(v) for k, v in given.items()}
-    found = []
+        return {str(k): _array(v, str(k), "--data") for k, v in given.items()}
+    found = list[Feed]()
     for feed in itertools.islice(given, _MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
         if not isinstance(feed, Mapping):
             raise DataError(f"--data: gave {type(feed).__name__} instead of a mapping of arrays by input name")
-        found.append({str(k): np.array(v) for k, v in feed.items()})
+        found.append({str(k): _array(v, str(k), f"--data, sample {len(found)}") for k, v in feed.items()})
     return found
 
 
@@ -166,13 +168,21 @@ def blame(error: BaseException) -> str:
 def _feeds(given: object, specs: Sequence[InputSpec], where: str) -> list[Feed]:
     """Feeds from what a function or a caller gave: feeds one by one, or one mapping of stacked arrays."""
     if isinstance(given, Mapping):
-        return _rows({str(k): np.asarray(v) for k, v in given.items()}, specs, where)
+        return _rows({str(k): _array(v, str(k), where) for k, v in given.items()}, specs, where)
     feeds: list[Feed] = []
     for feed in itertools.islice(given, _MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
         if not isinstance(feed, Mapping):
             raise DataError(f"{where}: gave {type(feed).__name__} instead of a mapping of arrays by input name")
-        feeds.append({str(k): np.array(v) for k, v in feed.items()})  # a generator may fill one array again and again
+        feeds.append({str(k): _array(v, str(k), f"{where}, sample {len(feeds)}") for k, v in feed.items()})
     return feeds
+
+
+def _array(given: object, name: str, where: str) -> np.ndarray:
+    """An array of its own: a generator may fill one again and again. Raises DataError where it makes none."""
+    try:
+        return np.array(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{where}: {name} is no array: lists of different lengths make none") from error
 
 
 def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
@@ -190,13 +200,15 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
     if numbered := _numbered(arrays, specs):
         return numbered
     _same_names(arrays, specs, where)
-    columns = {}
+    columns, shared = dict[str, Sequence[np.ndarray]](), Feed()
     for spec in specs:
         array = arrays[spec.name]
         if array.ndim and len(array) > _MOST_SAMPLES:
             raise DataError(f"{where}: {len(array)} rows for input {spec.name}; give at most {_MOST_SAMPLES}")
         rank = None if spec.dims is None else len(spec.dims)
-        if rank is not None and array.ndim == rank + 1:
+        if rank == 0 and array.ndim == 0:
+            shared[spec.name] = array
+        elif rank is not None and array.ndim == rank + 1:
             columns[spec.name] = list(array)
         elif rank is None or array.ndim == rank:
             batch = spec.dims[0] if spec.dims and isinstance(spec.dims[0], int) else 1
@@ -208,10 +220,12 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
             columns[spec.name] = [array[i * batch : (i + 1) * batch] for i in range(whole)]
         else:
             raise DataError(f"{where}: input {spec} expects rank {rank}, the array has shape {list(array.shape)}")
+    if not columns:
+        return [shared] if shared else []
     counts = {name: len(rows) for name, rows in columns.items()}
     if len(set(counts.values())) > 1:
         raise DataError(f"{where}: the inputs have different numbers of samples: {counts}")
-    return [{name: rows[i] for name, rows in columns.items()} for i in range(min(counts.values(), default=0))]
+    return [{**shared, **{name: rows[i] for name, rows in columns.items()}} for i in range(min(counts.values()))]
 
 
 def _numbered(arrays: Mapping[str, np.ndarray], specs: Sequence[InputSpec]) -> list[Feed]:
@@ -308,18 +322,38 @@ def checked(feeds: list[Feed], kind: str, source: str, specs: Sequence[InputSpec
 
 
 def _fitting(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+    if not _fits(array.shape, spec) and spec.dims and _fits((1, *array.shape), spec):  # without its batch
+        array = array[None]
     if not _fits(array.shape, spec):
-        raise DataError(f"{where}: input {spec} got shape {list(array.shape)}")
+        raise DataError(f"{where}: input {spec} got shape {list(array.shape)}{_turned(array, spec)}")
     if spec.dtype.hasobject:
         return _text(array, spec, where)
     if array.dtype != spec.dtype:
         widening = spec.dtype.kind == "f" and array.dtype.kind == "f"
-        exact = array.dtype.kind in "iu" and spec.dtype.kind in "iu" and np.array_equal(array.astype(spec.dtype), array)
+        numbers = array.dtype.kind in "iub" and spec.dtype.kind in "iub"
+        exact = numbers and np.array_equal(array.astype(spec.dtype), array)
         if not (widening or exact):
-            raise DataError(f"{where}: input {spec} got {array.dtype.name}")
+            raise DataError(
+                f"{where}: input {spec} got {array.dtype.name}"
+                + (
+                    " with numbers that it cannot hold"
+                    if numbers
+                    else f": give it what it is fed in use, as {spec.kind}"
+                )
+            )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError(f"{where}: input {spec.name} holds NaN or infinite numbers")
     return np.asarray(array, spec.dtype, order="C")  # ascontiguousarray would make a scalar an array of one number
+
+
+def _turned(array: np.ndarray, spec: InputSpec) -> str:
+    """What to do with images whose channels are at the other end; empty where they are no such images."""
+    rank = len(spec.dims or ())
+    last, first = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+    for axes in (first, last) if array.ndim == rank > 2 else ():
+        if _fits(tuple(array.shape[i] for i in axes), spec):
+            return f": turn it by .transpose{axes}"
+    return ""
 
 
 def _text(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,6 @@ from inlay.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-MAX_RANDOM_BYTES = 1 << 28
-"""Bytes of one random input at most. A model can ask for any size, and each 100 MB take about half a second to draw;
-real inputs are smaller."""
 
 AUTO_MASK, NO_MASK = "auto", "none"
 """In place of the name of an input that says which positions are padding: found by a rule, or there is none."""
@@ -37,11 +33,15 @@ class InputSpec:
         name: of the input.
         dtype: of its elements; of Python objects where they are strings, whose arrays are numpy's text.
         dims: its dimensions: a size, or the symbol of a dynamic one; None if not even the rank is known.
+        vocabulary: rows of the table that its integers choose from; 0 where they are no ids.
+        tuned: the sizes that its dynamic dimensions had when a run wrote the model, by symbol.
     """
 
     name: str
     dtype: np.dtype[Any]
     dims: tuple[int | str, ...] | None
+    vocabulary: int = field(default=0, compare=False)
+    tuned: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         dims = "any shape" if self.dims is None else "[" + ", ".join(map(str, self.dims)) + "]"
@@ -51,6 +51,14 @@ class InputSpec:
     def kind(self) -> str:
         """The name of ``dtype``, as a model says it."""
         return "string" if self.dtype.hasobject else self.dtype.name
+
+    def refuse_unfed(self) -> None:
+        """Raise ModelError where no array can be fed: runtimes take none of bfloat16, of 8-bit floats or of 4 bits."""
+        if not self.dtype.hasobject and self.dtype.kind not in "fiub":
+            raise ModelError(
+                f"input {self}: no array of {self.kind} can be fed; export the model with a float32 input, and let it "
+                f"cast that to {self.kind} itself"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +146,41 @@ def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
             raise ModelError(
                 f"input {value.name} has no element type that arrays have ({value.type.dtype.name})"
             ) from None
-        specs.append(InputSpec(str(value.name), dtype, dims))
+        specs.append(InputSpec(str(value.name), dtype, dims, _vocabulary(value), tuned_sizes(model)))
     return tuple(specs)
+
+
+TUNED = "inlay.sizes"
+"""The entry of a model's metadata that holds the sizes of its dynamic dimensions when a run wrote it, as JSON."""
+_CARRY_IDS = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
+
+
+def tuned_sizes(model: ir.Model) -> dict[str, int]:
+    """The sizes that a model remembers, by symbol; none where it is another tool's, or says something else."""
+    try:
+        said = json.loads(model.metadata_props.get(TUNED, "{}"))
+        return {str(name): size for name, size in said.items() if isinstance(size, int) and 0 < size < 1 << 31}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _vocabulary(value: ir.Value) -> int:
+    """Rows of the tables that integers choose from, directly or once they are cast or reshaped: of the least one."""
+    found, left = list[int](), [value]
+    for _ in range(100):  # more steps than any exporter puts there
+        if not left:
+            break
+        for use in left.pop().uses():
+            node, table = use.node, use.node.inputs[0] if use.node.inputs else None
+            if node.domain == "" and node.op_type == "Gather" and use.idx == 1 and table is not None:
+                axis = node.attributes.get_int("axis", 0)
+                if table.const_value is not None and -len(table.const_value.shape) <= axis < len(
+                    table.const_value.shape
+                ):
+                    found.append(int(table.const_value.shape.numpy()[axis]))
+            elif node.domain == "" and node.op_type in _CARRY_IDS and use.idx == 0:
+                left += node.outputs
+    return min(found, default=0)
 
 
 def bound(specs: Sequence[InputSpec], sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
@@ -163,33 +204,6 @@ def common_sizes(specs: Sequence[InputSpec], feeds: Sequence[Feed]) -> dict[str,
             if isinstance(dim, str):
                 seen.setdefault(dim, set()).update(feed[spec.name].shape[axis] for feed in feeds)
     return {name: sizes.pop() for name, sizes in seen.items() if len(sizes) == 1}
-
-
-def random_samples(specs: Sequence[InputSpec], rng: np.random.Generator, count: int) -> Samples:
-    """Random inputs: standard normal for floats; 0 or 1 for integers and booleans.
-
-    Args:
-        specs: the inputs; an unknown first dimension (the batch) is 1.
-        rng: source of the values.
-        count: number of samples.
-
-    Raises:
-        UsageError: a dynamic dimension other than the first has no size, an input is neither float nor integer, or it
-            is larger than ``MAX_RANDOM_BYTES``.
-    """
-    feeds = []
-    for _ in range(count):
-        feed: Feed = {}
-        for spec in specs:
-            shape = _static(spec)
-            if spec.dtype.kind == "f":
-                feed[spec.name] = rng.standard_normal(shape).astype(spec.dtype)
-            elif spec.dtype.kind in "iub":
-                feed[spec.name] = rng.integers(0, 2, shape).astype(spec.dtype)
-            else:
-                raise UsageError(f"input {spec.name} is {spec.kind}: random values make no sense, give --data")
-        feeds.append(feed)
-    return Samples(tuple(feeds), "random", "random")
 
 
 def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, others: int = 2000) -> Split:
@@ -223,18 +237,3 @@ def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, ot
 def evenly_spaced(indices: list[int], most: int) -> list[int]:
     """At most ``most`` of ``indices``, evenly spaced over all of them."""
     return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
-
-
-def _static(spec: InputSpec) -> tuple[int, ...]:
-    if spec.dims is None:
-        raise UsageError(f"input {spec.name} has no known shape: give --data")
-    shape = []
-    for i, dim in enumerate(spec.dims):
-        if isinstance(dim, str) and i > 0:
-            raise UsageError(
-                f"input {spec.name} has the dynamic dimension {dim}: give --bind {dim}=N, or --data with real samples"
-            )
-        shape.append(dim if isinstance(dim, int) else 1)
-    if math.prod(max(d, 1) for d in shape) * spec.dtype.itemsize > MAX_RANDOM_BYTES:  # numpy refuses beside a 0, too
-        raise UsageError(f"input {spec} is larger than {MAX_RANDOM_BYTES >> 20} MiB: give --data with real samples")
-    return tuple(shape)

@@ -116,6 +116,7 @@ def stress_set(
 
 def kind_of(spec: InputSpec, arrays: Sequence[np.ndarray]) -> Kind:
     """What an input holds, by its type, shape and values in all samples."""
+    arrays = [a for a in arrays if a.size] or arrays[:1]  # of a decoder's empty past nothing can be told
     first = arrays[0]
     shape, dtype = first.shape, spec.dtype
     if dtype.kind == "b" or all(np.isin(a, (0, 1)).all() for a in arrays):
@@ -176,7 +177,7 @@ def _given(
         return None
     channel = _layout(x.shape) if kind == "image" else None
     beside = None if other is None or feeds[other][name].shape != x.shape else feeds[other][name].astype(np.float32)
-    domain = domain_of([f[name] for f in feeds if f[name].ndim == x.ndim], channel)
+    domain = domain_of([f[name] for f in feeds if f[name].ndim == x.ndim and f[name].size], channel)
     axes = (2, 3) if channel == 1 else (1, 2) if channel == 3 else (int(np.argmax(x.shape)),)
     return Given(x, domain, beside, axes, rng)
 

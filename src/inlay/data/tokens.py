@@ -55,7 +55,7 @@ def _feed(line: str, specs: Sequence[InputSpec], where: str) -> Feed:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: it is no JSON: {error}") from error
     if not isinstance(said, dict):
-        main = [s for s in specs if _following(s) is None]
+        main = [s for s in specs if following(s) is None]
         if len(main) != 1:
             names = ", ".join(s.name for s in main or specs)
             raise DataError(f"{where}: give an object with the inputs {names}, not one list")
@@ -69,7 +69,7 @@ def _feed(line: str, specs: Sequence[InputSpec], where: str) -> Feed:
     leaders = [given[s.name].shape[-1] for s in specs if s.name in given and given[s.name].ndim]
     feed = {}
     for spec in specs:
-        rule = _following(spec)
+        rule = following(spec)
         if spec.name in given:
             feed[spec.name] = _filled_up(given[spec.name], spec, any("mask" in s.name.lower() for s in specs), where)
         elif rule is not None and leaders:
@@ -81,7 +81,8 @@ def _feed(line: str, specs: Sequence[InputSpec], where: str) -> Feed:
     return feed
 
 
-def _following(spec: InputSpec) -> Callable[[int, int], np.ndarray] | None:
+def following(spec: InputSpec) -> Callable[[int, int], np.ndarray] | None:
+    """What an input of such a name holds, for so many tokens in a whole length; None where no name says it."""
     return _FOLLOWING.get(spec.name.partition(":")[0].lower())
 
 
@@ -91,12 +92,14 @@ def _array(said: Any, spec: InputSpec, where: str) -> np.ndarray:
         array = np.asarray(said)
     except (ValueError, OverflowError) as error:
         raise DataError(f"{where}: input {spec} got lists of different lengths") from error
-    if array.dtype.kind not in "iufb" or (array.dtype.kind == "f") > (spec.dtype.kind == "f"):
+    if array.dtype.kind not in "iufb" or (array.dtype.kind == "f" and array.size > 0) > (spec.dtype.kind == "f"):
         raise DataError(f"{where}: input {spec} got something else than its numbers")
     if array.dtype.kind in "iu" and spec.dtype.kind in "iu":
         limits = np.iinfo(spec.dtype)
         if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
             raise DataError(f"{where}: input {spec} got a number that it cannot hold")
+    if not array.size and spec.dims is not None:  # the past of a decoder at its first step
+        return np.zeros([d if isinstance(d, int) else int(i == 0) for i, d in enumerate(spec.dims)], spec.dtype)
     rank = array.ndim if spec.dims is None else len(spec.dims)
     return array.astype(spec.dtype).reshape((1,) * (rank - array.ndim) + array.shape)
 

@@ -208,7 +208,7 @@ def shuffled(feed: Feed, names: Sequence[str], masks: Sequence[str], rng: np.ran
 
 def _unpadded(row: np.ndarray) -> int:
     """Positions before the ids that are repeated at the end."""
-    differing = np.flatnonzero(row != row[-1])
+    differing = np.flatnonzero(row != row[-1:])
     before = int(differing[-1]) + 1 if differing.size else 0
     return before if row.size - before > 1 else row.size
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data.archives import save_feed
-from inlay.data.samples import Feed, InputSpec, Samples, bound, random_samples
+from inlay.data.likely import random_samples
+from inlay.data.samples import Feed, InputSpec, Samples, bound
 from inlay.errors import UsageError
 
 MOST_SHAPES = 4
@@ -225,7 +226,9 @@ def _of_shape(feeds: Sequence[Feed], specs: Sequence[InputSpec], wish: ShapeWish
 def _resized(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """``array`` cut or repeated along each axis."""
     for axis, size in enumerate(shape):
-        if array.shape[axis] != size:
+        if not array.shape[axis] and size:  # of an empty past there is nothing to repeat
+            array = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), array.dtype)
+        elif array.shape[axis] != size:
             array = np.take(array, np.arange(size) % max(array.shape[axis], 1), axis)
     return np.asarray(array, order="C")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import helper
 
+from inlay.data import TUNED, common_sizes, input_specs
 from inlay.errors import CompileFailed, Late, ModelError, TargetError, UsageError
 from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph, build_graph
@@ -147,7 +150,7 @@ def prepare(
             raise ModelError(f"{file.path}: its output {value.name} is a {what}, and only tensors can be compared")
     extraction = extraction or take_apart(file, [feed], folder)
     model = file.model if extraction is None else extraction.model
-    runs = _Runs(model, feed, folder)
+    runs, dynamic = _Runs(model, feed, folder), common_sizes(input_specs(file.model), [dict(feed)])
     try:
         normalized = normalize(
             model, ConstantEvaluator(folder), runs.outputs, rewrites=target.float_rewrites, sizes=sizes
@@ -160,6 +163,9 @@ def prepare(
     seen = seen or run_visibly(normalized.model, WeightStore(folder), feed)
     if correct_shapes(normalized.model, seen.shapes):  # it holds the model with what was false
         seen = run_visibly(normalized.model, WeightStore(folder), feed)
+    if left := {name: size for name, size in dynamic.items() if name not in (sizes or {}) and size}:
+        normalized.model.metadata_props[TUNED] = json.dumps(left)
+        helper.set_model_props(seen.proto, dict(normalized.model.metadata_props))
     return index(file, normalized, extraction, target, feed, seen, nodes, recipe)
 
 

@@ -21,11 +21,13 @@ from inlay.data import (
     bound,
     files_of,
     input_specs,
+    likely_sizes,
     parse_batch,
     parse_shapes,
     random_of_shapes,
     read_labels,
     read_samples,
+    tuned_sizes,
     workload_of,
 )
 from inlay.deadline import NEVER
@@ -85,6 +87,18 @@ class Given:
         sizes = parse_bind(bind)
         specs = bound(input_specs(file.model), sizes)
         return cls(file, None if data is None else read_samples(data, specs, images, user_function), specs, sizes)
+
+    def at_sizes_of(self, files: Iterable[ModelFile]) -> Given:
+        """The same, with the sizes that the first of ``files`` remembers to have been tuned at, if any does."""
+        tuned = next(filter(None, (tuned_sizes(file.model) for file in files)), {})
+        return replace(self, specs=[replace(spec, tuned=tuned) for spec in self.specs])
+
+    def at_likely_sizes(self) -> tuple[Given, str]:
+        """The same with a plausible size for each dynamic dimension, and these sizes for people."""
+        sizes = likely_sizes(self.specs)
+        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        tried = f" (with {listed}; --bind gives others)" if sizes else ""
+        return replace(self, specs=bound(self.specs, sizes)), tried
 
     def samples_or_random(self, rng: np.random.Generator, count: int, wishes: Sequence[ShapeWish] = ()) -> Samples:
         """Its samples, or random ones where there are none, of the shapes that are wished for."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from inlay.data import InputSpec, input_specs
+from inlay.data import InputSpec, input_specs, template
 from inlay.errors import ModelError
 from inlay.files import scratch
 from inlay.model.load import ModelFile
@@ -93,21 +93,7 @@ class Inspection:
     @property
     def template(self) -> str:
         """A Python program that writes samples for ``--data``, to be filled in."""
-        rows = []
-        for spec in self.inputs:
-            dims = spec.dims or ()
-            own = (
-                dims if dims and isinstance(dims[0], int) and dims[0] != 1 else dims[1:]
-            )  # of another size it counts no samples
-            sizes = ", ".join(["16", *(str(d) if isinstance(d, int) else "1" for d in own)])
-            free = [d for d in own if isinstance(d, str)]
-            rows += [f"    # any size: {', '.join(free)}"] if free else []
-            rows.append(f"    {spec.name!r}: np.zeros([{sizes}], {spec.dtype.name.replace('object', 'str')!r}),")
-        body = "\n".join(rows)
-        return (
-            "import numpy as np\n\n# 16 real samples, first axis = samples; give a hundred where you can\n"
-            f'np.savez("samples.npz", **{{\n{body}\n}})\n'
-        )
+        return template(self.inputs)
 
     def as_json(self) -> dict[str, Any]:
         """As plain data with stable keys."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from inlay.calibrate.tables import CalibrationChoice
+from inlay.data import common_sizes, input_specs
 from inlay.measure.journal import Journal
 from inlay.model.store import model_bytes
 from inlay.run.confirm.delivered import Confirmed, latency_ms
@@ -18,6 +19,14 @@ from inlay.run.stress import NO_LOSSES, Losses
 from inlay.targets.base import Fingerprint
 from inlay.targets.registry import create
 from inlay.trial import Measured, Outcome, Trial
+
+
+def sizes_of(inputs: RunInputs) -> list[dict[str, Any]]:
+    """The sizes of dynamic dimensions that latency was measured at, with their weights; none where all are fixed."""
+    specs, workload = input_specs(inputs.file.model), inputs.workload
+    pairs = zip(workload.feeds, workload.weights, strict=True)
+    found = [{"sizes": common_sizes(specs, [feed]), "weight": weight} for feed, weight in pairs]
+    return found if any(each["sizes"] for each in found) else []
 
 
 def assemble(
@@ -82,6 +91,7 @@ def assemble(
             "ranges": choice.method,
             "ranges_sqnr_db": choice.scores,
             "numbers": choice.report,
+            "sizes": sizes_of(inputs),
         },
         baseline_ms=confirmed.baseline_ms,
         baseline_bytes=baseline_bytes,
