@@ -255,29 +255,9 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
             each.start()
         for number in range(runs):
             out = work / f"run-{number}"
-            options = [
-                "--budget",
-                f"{budget:g}s",
-                "--target",
-                "ort-cpu",
-                "--seed",
-                str(number),
-                "-q",
-                "--option",
-                "threads=1",
-            ]
-            command = [
-                sys.executable,
-                "-m",
-                "inlay",
-                "tune",
-                str(subject.model),
-                "--data",
-                str(subject.samples),
-                "-o",
-                str(out),
-            ]
-            done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+            given = f"{subject.model} --data {subject.samples} -o {out} --budget {budget:g}s --seed {number}".split()
+            command = [sys.executable, "-m", "inlay", "tune", *given, "--target", "ort-cpu", "--threads", "1", "-q"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode in _WITH_A_RESULT and (out / "result.json").exists():
                 texts.append((done.stdout, json.loads((out / "result.json").read_text(encoding="utf8"))))
                 files[f"run {number}"] = out / "model.onnx"

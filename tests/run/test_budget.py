@@ -125,6 +125,24 @@ def test_where_preparing_leaves_almost_no_time_a_model_is_delivered(
     assert clock.seconds <= 66.0
 
 
+@pytest.mark.parametrize("left_s", [6.0, 8.0, 12.0])
+def test_however_long_preparing_takes_one_recipe_is_timed(
+    left_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Better ranges and a thorough confirmation are no use to what is never timed."""
+    clock = Clock()
+
+    def prepare(session: Session, target: Capabilities) -> PreparedModel:
+        clock.sleep(60.0 - left_s - clock.seconds)
+        return prepare_model(session, target)
+
+    monkeypatch.setattr("inlay.run.preparation.prepare_model", prepare)
+    result, _ = run(tmp_path, 60.0, 1000.0, clock=clock)
+    timed = [a.name for a in result.anchors if isinstance(a.outcome, Measured)]
+    assert set(timed) & {"full-int8", "conv-matmul"}
+    assert clock.seconds <= 66.0
+
+
 def test_without_a_limit_the_same_model_takes_longer(tmp_path: Path) -> None:
     """Negative control: the limit is what ends it, and coarser steps are what makes it end with a result."""
     _, clock = run(tmp_path, None)
@@ -254,7 +272,7 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound_and_gains(
         end=lambda: Deadline(begun + 10.0, now),
         least=lambda: Deadline(begun + 20.0, now),
         trial_s=5.0,
-        plan=SimpleNamespace(deadline=Deadline(begun + 30.0, now)),
+        plan=SimpleNamespace(deadline=Deadline(begun + 30.0, now), before_writing=Deadline(begun + 30.0, now)),
     )
     given = SimpleNamespace(trial=SimpleNamespace(feasible=True), placement=(), speedup=1.0)
     trial = SimpleNamespace(feasible=feasible)

@@ -12,7 +12,7 @@ from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
 from inlay.prepare.config import TuneConfig
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import HURRIED, SPARE
+from inlay.run.facts import HURRIED, HURRIES, SPARE
 from inlay.run.plan import Costs, Plan
 from inlay.trial import Measured, Proposal
 
@@ -80,6 +80,11 @@ class SearchTime:
         return self.plan.least_search(self.costs(), self.config, 1 + self.contenders())
 
     @property
+    def hurries(self) -> bool:
+        """Whether there may be no time for two trials before the least confirmation."""
+        return not self.least().fits(2.0 * self.trial_s)
+
+    @property
     def trial_s(self) -> float:
         """Seconds that a trial takes in the runtime."""
         return self.costs().trial_s(self.samples, self.blocks)
@@ -118,6 +123,8 @@ class TimeLimit:
         found = any(c.trial.feasible and c.placement and c.speedup > _GAIN for c in evaluator.judged[1:])
         more = proposal.anchor or self._necessary or not found
         deadline = self._time.least() if more else self._time.end()
+        if proposal.anchor and proposal.placement and not any(c.placement for c in evaluator.judged[1:]):
+            deadline = self._time.plan.before_writing  # whatever else is cut, one recipe is timed
         if not deadline.fits(self._time.trial_s + max(self._outside_s)):
             return f"what is left of the budget of {self._budget_s:.0f} s is for confirming"
         self._begun = deadline.clock(), self._worker.busy_s
@@ -147,6 +154,10 @@ class Budget(TimeLimit):
     def hurried(self) -> bool:
         """Whether half of the time was spent when this was asked first; a resumed run gets the same answer."""
         return self._journal.once(HURRIED, lambda: not self._half_time.left)
+
+    def hurries(self) -> bool:
+        """See :class:`SearchTime`; a resumed run gets the same answer."""
+        return self._journal.once(HURRIES, lambda: self._time.hurries)
 
     def spare(self) -> bool:
         """Whether a trial takes a small share of the time that is left; a resumed run gets the same answer."""

@@ -140,6 +140,8 @@ VARIATIONS = Fact("variations", int)
 """Variations of samples that models are judged on."""
 HURRIED = Fact("hurried", bool)
 """Whether the anchors took half of the search's time."""
+HURRIES = Fact("hurries", bool)
+"""Whether there may have been time for one anchor only."""
 SPARE = Fact("spare", bool)
 """Whether there was time for anchors that are not expected to gain."""
 USUAL_REWRITES: Fact[RewriteChoice] = Fact("usual_rewrites", _rewrite_choice, _rewrites_as_json)

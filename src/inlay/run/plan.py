@@ -18,6 +18,7 @@ from inlay.deadline import Clock, Deadline
 from inlay.errors import TooShort
 from inlay.measure import policy
 from inlay.measure.race import Protocol
+from inlay.measure.stats import MIN_PAIRS
 from inlay.prepare.config import TuneConfig
 
 MOST_CONTENDERS = 5
@@ -303,14 +304,17 @@ class Plan:
         """When the scales that even out outliers must be known."""
         if math.isinf(self.seconds):
             return self.deadline
-        return self.deadline.within(_EQUALIZATION_SHARE * self.least_search(costs, config).left)
+        return self.deadline.within(_EQUALIZATION_SHARE * self._preparing_s(costs, config))
 
     def calibration(self, costs: Costs, config: TuneConfig) -> Deadline:
         """When qparams must be known."""
         if math.isinf(self.seconds):
             return self.deadline
-        free_s = self.least_search(costs, config).left
-        return self.deadline.within(_CALIBRATION_SHARE * free_s)
+        return self.deadline.within(_CALIBRATION_SHARE * self._preparing_s(costs, config))
+
+    def _preparing_s(self, costs: Costs, config: TuneConfig) -> float:
+        """Seconds to prepare in that leave time for one recipe: better ranges are no use to what is never timed."""
+        return self.least_search(costs, config).earlier(_SAFETY * costs.trial_s(LEAST_SAMPLES, MIN_PAIRS)).left
 
     def search(self, costs: Costs, config: TuneConfig, contenders: int = MOST_CONTENDERS) -> Deadline:
         """When the search must end, so that confirming the contenders is as thorough as its share of the time allows.
@@ -327,12 +331,16 @@ class Plan:
         return self.deadline.earlier(self._reserve(efforts(config, costs.inference_s)[-1], costs, contenders))
 
     def protocol(self, protocol: Protocol, costs: Costs, search: Deadline) -> Protocol:
-        """``protocol`` with as few blocks in the first look of a race, and as short races, as the time asks for."""
+        """``protocol`` with as few blocks at first, and as short races, as the time asks for.
+
+        There are no fewer than an interval needs, where these take no longer than a race may.
+        """
         if math.isinf(self.seconds):
             return protocol
         race_share, look_share = _RACE_SHARES
         blocks = look_share * search.left / max(costs.block_s(3), 1e-9)
-        first = int(np.clip(blocks, min(_LEAST_BLOCKS, protocol.first_blocks), protocol.first_blocks))
+        least = MIN_PAIRS if MIN_PAIRS * costs.block_s(3) <= race_share * self.seconds else _LEAST_BLOCKS
+        first = int(np.clip(blocks, min(least, protocol.first_blocks), protocol.first_blocks))
         return replace(protocol, first_blocks=first, race_s=min(protocol.race_s, race_share * self.seconds))
 
     def confirmation(self, costs: Costs, config: TuneConfig, contenders: int) -> Effort:
@@ -375,12 +383,9 @@ class Plan:
         )
 
     def longer_s(self, more_s: float, effort: Effort, full: Effort) -> int:
-        """Seconds of a budget under which the confirmation has ``more_s`` seconds more, in steps of 5 s.
-
-        It gets a share of a longer budget, and processes are started besides.
-        """
-        extra_s = _LATE_SAFETY * more_s + (0.0 if effort.first else 1.0) * (full.first + full.second)
-        return 5 * math.ceil((self.seconds + extra_s / _CONFIRMATION_SHARE) / 5)
+        """Seconds of a budget of which the confirmation's share is ``more_s`` seconds more, in steps of 5 s."""
+        more_s = _LATE_SAFETY * more_s + (0.0 if effort.first else 1.0) * (full.first + full.second)
+        return 5 * math.ceil((self.seconds + more_s / _CONFIRMATION_SHARE) / 5)
 
     @property
     def before_writing(self) -> Deadline:

@@ -173,7 +173,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     prepared, imported = model.prepared, model.imported
     patterns = RunPatterns(prepared, config)
     given_placements = (*imported.placements, *patterns.anchors(session.stage))
-    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements, budget.spare)
+    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements, budget.spare, budget.hurries)
     strategy = guided.strategy(anchors, budget.hurried)
     anchors.expect(strategy.surrogate.expected_anchors)
     strategies = compose(prepared, imported, config, evaluator, anchors, strategy, patterns)

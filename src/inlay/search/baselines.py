@@ -36,6 +36,9 @@ class Anchors(Scripted):
     they may well gain, and are anchors like the others. Of those that come last, larger blocks are first: where they
     are slower than the fastest model so far, so are smaller ones, whose kernels multiply by more scales.
 
+    Where there may be time for one anchor only (``hurries``), that is not float: in transformers what is quantized at
+    run time, which needs no ranges and keeps most bounds; elsewhere the first of the others.
+
     Attributes:
         trials: of the anchors so far, by name.
     """
@@ -47,15 +50,17 @@ class Anchors(Scripted):
         rules: Rules,
         imported: Sequence[tuple[str, Placement]] = (),
         spare: Callable[[], bool] = lambda: True,
+        hurries: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__("anchors", self._propose)
         self.trials: dict[str, Trial] = {}
         late = not _few_rows(graph, units)
         weights = {form.name: form.weight for form in rules.forms if form.spare and late}
         self._late = {name: (weight.element, weight.block or math.inf) for name, weight in weights.items()}
-        self._spare = spare
+        self._spare, self._hurries = spare, hurries
+        self._products = _mostly_products(graph, units)
         self._placements = anchor_placements(graph, units, rules, imported)
-        if _mostly_products(graph, units):
+        if self._products:
             self._placements.sort(key=lambda each: _FIRST.index(each[0]) if each[0] in _FIRST else len(_FIRST))
 
     def expect(self, ns: Mapping[str, float]) -> None:
@@ -68,6 +73,9 @@ class Anchors(Scripted):
         self._placements.sort(key=lambda each: known.get(each[0], math.inf))
 
     def _propose(self) -> Dialogue:
+        if self._hurries():
+            surest = self._surest
+            self._placements.sort(key=lambda each: each[0] != surest)
         late = [(name, placement) for name, placement in self._placements if name in self._late]
         for name, placement in [each for each in self._placements if each not in late]:
             self.trials[name] = yield Proposal(placement, name, anchor=True)
@@ -75,6 +83,14 @@ class Anchors(Scripted):
         for name, placement in late if late and self._spare() else ():
             if not self._hopeless(name):
                 self.trials[name] = yield Proposal(placement, name, anchor=True)
+
+    @property
+    def _surest(self) -> str:
+        """What most likely gains and keeps a bound, where only one can be tried."""
+        low = [(name, p) for name, p in self._placements if p and name not in self._late]
+        if self._products:
+            low.sort(key=lambda each: not any(qtype.dynamic for _, qtype in each[1]))
+        return low[0][0] if low else FLOAT
 
     def upcoming(self, count: int) -> Sequence[Placement]:
         """Those that were not asked for yet, without the ones that come last: whether these come is not known."""
