@@ -127,8 +127,9 @@ def open_across(asked: TuneRequest, specs: Mapping[str, TargetSpec]) -> Iterator
     fingerprints = {label: create(spec).fingerprint() for label, spec in specs.items()}
     named = {label: [dict(specs[label].options), each.target, each.digest] for label, each in fingerprints.items()}
     identity = inputs.identity(json.dumps(named, sort_keys=True))
-    file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
     with work_in(inputs.out) as work:
+        inputs = inputs.held_in(work)
+        file = Artifact(inputs.file.content.resolve(), inputs.file.sha256)
         journal = Journal(inputs.out / "run.sqlite", identity, asked.restart, lambda: lab.clock() - begun)
         try:
             budget_s = inputs.config.budget_s

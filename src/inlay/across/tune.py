@@ -251,4 +251,4 @@ def _notes(session: AcrossSession, tuned: Tuned) -> list[str]:
         if kind == "random"
         else []
     )
-    return [*notes, *(["the command was interrupted"] if tuned.interrupted else [])]
+    return [*session.inputs.changed, *notes, *(["the command was interrupted"] if tuned.interrupted else [])]

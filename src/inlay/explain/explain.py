@@ -26,6 +26,7 @@ from inlay.explain.waste import wasted
 from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.graph import build_graph
+from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile
 from inlay.model.passes.constants import with_constants
 from inlay.model.passes.names import fix_names
@@ -61,6 +62,7 @@ def explain(
     target = create(spec)
     rules, rows = target.rules(), preconditions_of(target)
     with scratch() as folder, Worker(spec, folder) as worker:
+        file = held(file, folder / "held")
         if "profile" in worker.lacks:
             raise UsageError(f"target {spec.name} gives no times of kernels: there is nothing to explain by")
         feed = folder / "feed.npz"
@@ -125,6 +127,7 @@ def explain(
             notes=(
                 *misread(plain.graph, rules, rows, runs.executed),
                 *file.notes,
+                *filter(None, [changed_since(file)]),
                 *_notes(samples, runs.executed),
                 *filter(None, [rounding.problem, at_most.problem]),
             ),

@@ -133,7 +133,7 @@ def _judged(
     judge = None
     try:
         judge = Judge(worker.run(made, feeds), samples, Bound())
-        return judge.parts, judge.judge(worker.run(Artifact(file.path.resolve(), file.sha256), feeds)).sqnr_db
+        return judge.parts, judge.judge(worker.run(Artifact(file.content.resolve(), file.sha256), feeds)).sqnr_db
     except TargetError:
         return None if judge is None else judge.parts, None
 

@@ -15,6 +15,7 @@ from inlay.explain.exact import exact_form
 from inlay.explain.explanation import Repair
 from inlay.files import scratch
 from inlay.measure.client import Worker
+from inlay.model.held import held
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore, externalize_weights
@@ -89,6 +90,7 @@ def repair(
         ModelError: its Q/DQ nodes cannot be taken out.
     """
     with scratch() as work, Worker(spec, work) as worker:
+        file = held(file, work / "held")
         subject = _subject(file, spec, samples, worker, work)
         given_db, margin = subject.accuracy.sqnr_db, subject.accuracy.margin_db
         judged = len(subject.samples)
@@ -143,12 +145,12 @@ def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker
     judge = Judge(worker.run(Artifact(path.resolve(), inner.sha256), feeds), some, Bound())
     runs, outputs = True, list[Outputs]()
     try:
-        outputs += worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
+        outputs += worker.run(Artifact(file.content.resolve(), file.sha256), feeds)
     except TargetError:  # then by the numbers that it states
         runs = False
         session = Session(externalize_weights(file.model, store), store, fuse_qdq=False)
         outputs += [session.run(feed) for feed in some.feeds]
-    target, form = create(spec), file.path
+    target, form = create(spec), file.content
     better = exact_form(file.model, target.rules(), preconditions_of(target))
     if better is not None:
         form = work / "form.onnx"
@@ -164,7 +166,7 @@ def _candidates(subject: _Subject, origin: str, folder: Path) -> Iterator[tuple[
     """
     if not origin.startswith("qdq-baseline: "):
         yield folder / "model.onnx", False
-    if subject.form != subject.given.path:
+    if subject.form != subject.given.content:
         yield subject.form, False
     for number in range(policy.REPAIR_RETREATS):
         path, least_db = folder.with_name(f"selected-{number}.onnx"), subject.accuracy.sqnr_db

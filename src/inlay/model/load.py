@@ -51,6 +51,7 @@ class ModelFile:
         external: absolute paths of the external data files.
         size: bytes of the file and its external data.
         notes: what people should know of how it was read.
+        copy: where the same bytes lie for as long as a command works on them; see :mod:`inlay.model.held`.
     """
 
     path: Path
@@ -59,6 +60,12 @@ class ModelFile:
     external: tuple[Path, ...]
     size: int
     notes: tuple[str, ...] = ()
+    copy: Path | None = None
+
+    @property
+    def content(self) -> Path:
+        """Where the model is read from: the user's file, or the copy that is held of it."""
+        return self.path if self.copy is None else self.copy
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -153,7 +160,7 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     _read_in(model, graphs)
     model, notes = _without_functions(model)
     size = sum(p.stat().st_size for p in (path, *external))
-    return ModelFile(path, _sha256([path, *external]), model, external, size, notes)
+    return ModelFile(path, files_sha256([path, *external]), model, external, size, notes)
 
 
 def _without_functions(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
@@ -381,7 +388,8 @@ def _with_bodies(graph: ir.Graph) -> tuple[ir.Graph, ...]:
     return (graph, *graph.subgraphs())
 
 
-def _sha256(paths: list[Path]) -> str:
+def files_sha256(paths: Sequence[Path]) -> str:
+    """SHA-256 of files one after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -392,4 +400,4 @@ def _sha256(paths: list[Path]) -> str:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of one file's bytes, as 64 hexadecimal digits."""
-    return _sha256([path])
+    return files_sha256([path])

@@ -126,10 +126,10 @@ def embed_weights(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto
     return full
 
 
-def tensors_of(graphs: Iterable[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
-    """Every tensor of graphs and of the graphs in their nodes."""
+def tensors_of(graphs: Iterable[onnx.GraphProto | onnx.FunctionProto]) -> Iterator[onnx.TensorProto]:
+    """Every tensor of graphs, or functions, and of the graphs in their nodes."""
     for graph in graphs:
-        yield from graph.initializer
+        yield from graph.initializer if isinstance(graph, onnx.GraphProto) else ()  # a function has none
         for node in graph.node:
             for attribute in node.attribute:
                 yield from (attribute.t, *attribute.tensors)
@@ -138,7 +138,7 @@ def tensors_of(graphs: Iterable[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
 
 def external_locations(proto: onnx.ModelProto) -> tuple[str, ...]:
     """The files that tensors of ``proto`` lie in, as the model names them, each once."""
-    external = (t for t in tensors_of([proto.graph]) if t.data_location == onnx.TensorProto.EXTERNAL)
+    external = (t for t in tensors_of([proto.graph, *proto.functions]) if t.data_location == onnx.TensorProto.EXTERNAL)
     return tuple(dict.fromkeys(e.value for t in external for e in t.external_data if e.key == "location"))
 
 

@@ -90,7 +90,7 @@ def import_qdq(
         placements.append((name, moved.placement))
         qparams.update(moved.qparams)
         missing += [*found.leftovers, *moved.missing]
-    files = () if baseline is None else (Artifact(baseline.path.resolve(), baseline.sha256),)
+    files = () if baseline is None else (Artifact(baseline.content.resolve(), baseline.sha256),)
     return ImportedQDQ(tuple(placements), qparams, files, tuple(missing))
 
 

@@ -15,6 +15,7 @@ from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.measure.stats import LEVEL, speedup
 from inlay.measure.timing import joined
+from inlay.model.held import held
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec, is_estimate, unit_of
 from inlay.trial import Interval
@@ -73,14 +74,15 @@ def compare(
     Raises:
         InlayError: a model cannot be built or run.
     """
-    artifacts = [Artifact(f.path.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(files)]
     readings = []
     with scratch() as folder:
         feed = workload.save(folder / "latency")
+        copies = [held(file, folder / f"given-{i}") for i, file in enumerate(files)]
+        artifacts = [Artifact(f.content.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(copies)]
         for _ in range(processes):
             with lab.start(spec, folder, usual_limit) as worker:
                 worker.must_time()
-                _loadable(worker, artifacts)
+                _loadable(worker, files, artifacts)
                 found = worker.time(artifacts, feed, blocks, _SLOT_NS, int(rng.integers(2**31)))
                 if found.preempted.any() and not worker.deterministic:
                     more = int(found.preempted.sum())
@@ -102,9 +104,9 @@ def compare(
     return rows
 
 
-def _loadable(worker: Worker, artifacts: Sequence[Artifact]) -> None:
-    for artifact in artifacts:
+def _loadable(worker: Worker, files: Sequence[ModelFile], artifacts: Sequence[Artifact]) -> None:
+    for file, artifact in zip(files, artifacts, strict=True):
         try:
             worker.load(artifact)
         except CompileFailed as error:
-            raise ModelError(f"{artifact.path}: {error}") from error
+            raise ModelError(f"{file.path}: {error}") from error

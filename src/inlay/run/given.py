@@ -93,7 +93,7 @@ def run_given(session: Session) -> Given:
         UsageError: the budget is too short.
     """
     inputs, known = session.inputs, not session.journal.empty
-    file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
+    file = Artifact(inputs.file.content.resolve(), inputs.file.sha256)
     session.stage("build and run the model as it is")
     (first,) = session.save_feeds("first", inputs.parts.selection.part([0]))
     with session.given_model_runs():
@@ -265,7 +265,7 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
         {},
         confirmed,
         search={"builds": session.worker.builds, "wall_s": round(session.seconds, 3), "stopped_because": note},
-        notes=(note,),
+        notes=(*inputs.changed, note),
         interrupted=False,
         not_timed=(FLOAT, FULL_INT8),
     )

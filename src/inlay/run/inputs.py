@@ -26,6 +26,7 @@ from inlay.data import (
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
 from inlay.measure.lab import Lab
+from inlay.model.held import changed_since, held
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
@@ -169,6 +170,21 @@ class RunInputs:
             verification=_evenly(self.parts.verification, verification),
         )
         return replace(self, parts=parts, judged=judged)
+
+    def held_in(self, work: Path) -> RunInputs:
+        """The same with copies of the given models in ``work``: whatever is written over them changes nothing.
+
+        Raises:
+            ModelError: one of them is no longer what was loaded.
+        """
+        baseline = None if self.qdq_baseline is None else held(self.qdq_baseline, work / "given-baseline")
+        return replace(self, file=held(self.file, work / "given"), qdq_baseline=baseline)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """What people should know of given models that are no longer what was read."""
+        files = [self.file, *([] if self.qdq_baseline is None else [self.qdq_baseline])]
+        return tuple(filter(None, map(changed_since, files)))
 
     def on(self, target: TargetSpec) -> RunInputs:
         """The same for another target."""

@@ -64,7 +64,7 @@ def in_reference(file: ModelFile) -> RunFiles:
 
     def run(paths: Sequence[Path]) -> Sequence[Outputs]:
         if not built:
-            built.append(Session.of_file(file.path, file.size, sum(1 for _ in file.model.graph.all_nodes())))
+            built.append(Session.of_file(file.content, file.size, sum(1 for _ in file.model.graph.all_nodes())))
         return [built[0].run(load_feed(path)) for path in paths]
 
     return run

@@ -15,6 +15,7 @@ from inlay.errors import JournalError, UsageError
 from inlay.files import refuse_overwriting, replacing, scratch
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
+from inlay.model.held import held
 from inlay.model.load import ModelFile, file_sha256, load
 from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
@@ -175,6 +176,7 @@ def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, gi
     if placement is None:
         raise JournalError(f"{journal.path} {TOO_OLD}")
     with scratch() as work:
+        file = held(file, work / "given")
         made = writer_of(journal, file, work)(placement, work / out.name)
         data = made.path.with_name(made.path.name + ".data")
         if data.exists():

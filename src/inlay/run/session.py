@@ -257,6 +257,7 @@ def open_session(asked: TuneRequest) -> Iterator[Session]:
     rng = np.random.default_rng(asked.config.seed)
     inputs = RunInputs.of(asked, rng)
     with work_in(inputs.out) as work, _naming_the_budget(asked, begun):
+        inputs = inputs.held_in(work)
         session = Session(asked, inputs, work, rng, begun)
         try:
             with limited(session.limit_s):

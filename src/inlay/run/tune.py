@@ -323,7 +323,12 @@ def _result(
         trials,
         confirmed,
         search=facts,
-        notes=(*filter(None, [not_measured(worker.fingerprint.facts)]), *notes, *bar_notes(search.strategies.barred)),
+        notes=(
+            *inputs.changed,
+            *filter(None, [not_measured(worker.fingerprint.facts)]),
+            *notes,
+            *bar_notes(search.strategies.barred),
+        ),
         interrupted=ended.interrupted,
         losses=lost,
         not_timed=anchors.left_out,

@@ -18,6 +18,7 @@ from inlay.files import scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.model.hands import helped
+from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile, file_sha256
 from inlay.model.passes.freeze import METADATA
 from inlay.model.pinned import random_note
@@ -146,7 +147,8 @@ def quantize(
         target = Capabilities.of(made, quant_type, max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         quick = known is not None and not worker.lacks & {"latency", "accuracy"}
-        given = Artifact(file.path.resolve(), file.sha256)
+        file = held(file, work / "given")
+        given = Artifact(file.content.resolve(), file.sha256)
         own = OwnPrecision.of(made)
         run = in_reference(file) if quick or own is not None else partial(worker.run, given)
         due = deadline if quick else NEVER
@@ -177,6 +179,7 @@ def quantize(
             install(given.path, out)
         else:
             publish(delivered.path, out)
+        changed = changed_since(file)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     known_warning = "" if known is None else known.warning
     return Quantized(
@@ -190,7 +193,7 @@ def quantize(
         tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions if not (unchanged and prepared.extraction)),
         () if prepared.extraction is None else prepared.extraction.leftovers,
         how,
-        "; ".join(filter(None, [*file.notes, elsewhere(rules, lambda: worker.fingerprint) or known_warning])),
+        "; ".join(filter(None, [*file.notes, changed, elsewhere(rules, lambda: worker.fingerprint) or known_warning])),
         prepared.normalized.model.metadata_props.get(METADATA, ""),
         loss,
         len(samples),

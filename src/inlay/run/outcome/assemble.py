@@ -61,7 +61,7 @@ def assemble(
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
     told = {c.key: one_story(c.key, c.trial.outcome, confirmed) for c in evaluator.judged}
     sizes = {c.key: journal.fact(SIZE.of(c.key)) for c in evaluator.judged}
-    sizes[evaluator.judged[0].key] = baseline_bytes = model_bytes(inputs.file.path)
+    sizes[evaluator.judged[0].key] = baseline_bytes = model_bytes(inputs.file.content)
     memory = {c.key: journal.fact(MEMORY.of(c.key)) for c in evaluator.judged}
     imported = [
         AnchorResult(c.trial.proposal.origin, told[c.key], sizes.get(c.key), memory_bytes=memory[c.key])
