@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from inlay.errors import JournalError, UsageError
-from inlay.files import refuse_overwriting, replacing, write_text
+from inlay.errors import DataError, InlayError, JournalError, UsageError
+from inlay.files import read_bytes, read_json, refuse_odd_name, refuse_overwriting, replacing, write_text, writing_in
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
@@ -100,3 +102,81 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     finally:
         alive.communicate(b"\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*others, "other.yaml"])
+
+
+def test_the_umask_of_the_process_is_never_changed(tmp_path: Path) -> None:
+    """Another thread, and the files that it makes meanwhile, would have it."""
+    before, seen, done = os.umask(0o022), set[int](), threading.Event()
+
+    def write() -> None:
+        for number in range(300):
+            write_text(tmp_path / str(number), "x")
+        done.set()
+
+    def look() -> None:
+        while not done.is_set():
+            (tmp_path / "other").touch()
+            seen.add(stat.S_IMODE((tmp_path / "other").stat().st_mode))
+            (tmp_path / "other").unlink()
+
+    try:
+        threads = [threading.Thread(target=each) for each in (write, look)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        after = os.umask(before)
+    assert seen == {0o644}
+    assert after == 0o022
+
+
+def special(folder: Path) -> dict[str, Path]:
+    """Files that are no regular files."""
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("/dev/zero")
+    return {"pipe": folder / "pipe", "link": folder / "link", "device": Path("/dev/zero"), "folder": folder}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are of POSIX")
+@pytest.mark.parametrize("name", ["pipe", "link", "device", "folder"])
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(name: str, tmp_path: Path) -> None:
+    path = special(tmp_path)[name]
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(DataError, match=f"--x {path} cannot be read: it is not a regular file"):
+        read_bytes(path, 100, DataError, "--x ")
+    if name in ("pipe", "link"):
+        with pytest.raises(JournalError, match=f"{path} is not a regular file: name another output"):
+            write_text(path, "x")
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
+    """Also where the system says that a file is empty, as it does of its own."""
+    (tmp_path / "f").write_bytes(b"x" * 100)
+    assert read_bytes(tmp_path / "f", 100) == b"x" * 100
+    with pytest.raises(DataError, match="is larger than 0 MB"):
+        read_bytes(tmp_path / "f", 99)
+    if Path("/proc/self/status").exists():
+        with pytest.raises(DataError, match="is larger than"):
+            read_bytes(Path("/proc/self/status"), 10)
+    (tmp_path / "j").write_text('{"a": 1}')
+    assert read_json(tmp_path / "j") == {"a": 1}
+    with pytest.raises(DataError, match="No such file"):
+        read_json(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(("number", "named"), [(errno.ENOSPC, True), (errno.EFBIG, True), (errno.ECHILD, False)])
+def test_a_full_disk_is_said_with_a_place(number: int, named: bool, tmp_path: Path) -> None:
+    kind: type[Exception] = InlayError if named else OSError
+    with pytest.raises(kind) as found, writing_in(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert (str(tmp_path) in str(found.value)) is named
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names")
+def test_a_name_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    refuse_odd_name(tmp_path / "Größe")
+    with pytest.raises(UsageError, match=r"m\\xff.onnx: a name in this path is not UTF-8") as error:
+        refuse_odd_name(tmp_path / os.fsdecode(b"m\xff.onnx"))
+    str(error.value).encode("utf8")

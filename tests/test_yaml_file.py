@@ -135,3 +135,21 @@ def test_a_name_that_is_no_recipe_says_which_there_are() -> None:
         find_recipe("full-int9")
     with pytest.raises(InlayError):
         find_recipe("full-int9.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3\n", r"line 3 has the key a again, which stands in line 1"),
+        ("x:\n  - {k: 1, k: 1}\n", r"line 2 has the key k again"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read_yaml(tmp_path / "f.yaml")
+
+
+def test_the_same_key_in_two_places_is_in_order(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text("a: &x {k: 1}\nb: {k: 2}\nc: {<<: *x, k: 3}\n'1': 1\n1: 2\n")
+    assert read_yaml(tmp_path / "f.yaml") == {"a": {"k": 1}, "b": {"k": 2}, "c": {"k": 3}, "1": 1, 1: 2}

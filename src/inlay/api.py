@@ -29,7 +29,8 @@ from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.farm.lab import measuring
 from inlay.files import refuse_overwriting, scratch
 from inlay.model.collector import collector_paused
-from inlay.model.load import ModelSource, kept
+from inlay.model.held import kept
+from inlay.model.load import ModelSource
 from inlay.prepare import options
 from inlay.prepare.arguments import arguments
 from inlay.prepare.config import TuneConfig

@@ -7,17 +7,21 @@ by the next process that works in the same place.
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import platform
 import shutil
+import stat
 import sys
 import tempfile
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from inlay.errors import InlayError, JournalError, UsageError
+from inlay.errors import DataError, InlayError, JournalError, UsageError
 
 
 @contextlib.contextmanager
@@ -30,13 +34,14 @@ def replacing(path: Path, error: type[InlayError] = JournalError) -> Iterator[Pa
     """
     try:
         clear_up(path.parent)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{own_mark()}")
-        os.close(handle)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise error(f"{path} is not a regular file: name another output")  # a device would be replaced by a file
+        fresh = path.with_name(f".{path.name}.{own_mark()}{os.urandom(6).hex()}")
+        # the system applies the umask: to ask for it would change it for all threads of this process
+        os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
     except OSError as failure:
         raise error(f"{path.parent} cannot be written: {failure.strerror or failure}") from failure
-    fresh = Path(name)
     try:
-        fresh.chmod(0o666 & ~_umask())  # temporary files are private; what a user asked for is not
         yield fresh
         with fresh.open("rb+") as file:
             os.fsync(file.fileno())  # else a power cut may leave an empty file under the new name
@@ -51,6 +56,64 @@ def write_text(path: Path, text: str, error: type[InlayError] = JournalError) ->
     """Write ``text`` in UTF-8; arguments and errors as of :func:`replacing`."""
     with replacing(path, error) as fresh:
         fresh.write_text(text, encoding="utf8")
+
+
+@contextlib.contextmanager
+def opened(path: Path, error: type[InlayError] = DataError, prefix: str = "") -> Iterator[BinaryIO]:
+    """A regular file, open for reading. A device may have no end, and a pipe may never have a beginning.
+
+    Args:
+        path: the file.
+        error: raised where it is no regular file, or cannot be read.
+        prefix: begins the message, such as the option that named the file.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # to open a device may do something
+            raise error(f"{prefix}{path} cannot be read: it is not a regular file")
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(number, "rb") as file:
+            if not stat.S_ISREG(os.fstat(number).st_mode):  # meanwhile it is another
+                raise error(f"{prefix}{path} cannot be read: it is not a regular file")
+            yield file
+    except OSError as failure:
+        raise error(f"{prefix}{path} cannot be read: {failure.strerror or failure}") from failure
+
+
+def read_bytes(path: Path, most: int, error: type[InlayError] = DataError, prefix: str = "") -> bytes:
+    """The content of a regular file of at most ``most`` bytes; other arguments and errors as of :func:`opened`."""
+    with opened(path, error, prefix) as file:
+        content = file.read(most + 1)  # what the system says of a file's size need not be so
+    if len(content) > most:
+        raise error(f"{prefix}{path} is larger than {most >> 20} MB: it is not a file of Inlay")
+    return content
+
+
+def read_json(path: Path, most: int = 256 << 20) -> Any:
+    """Plain data of a JSON file.
+
+    Raises:
+        DataError: it is no regular file, or cannot be read, or is too large.
+        ValueError, RecursionError: it is not JSON.
+    """
+    return json.loads(read_bytes(path, most).decode("utf8"))
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
+
+
+@contextlib.contextmanager
+def writing_in(folder: Path) -> Iterator[None]:
+    """Name the folder where the system refuses to write more, and does not say which file.
+
+    Raises:
+        JournalError: it did.
+    """
+    try:
+        yield
+    except OSError as failure:
+        if failure.filename is not None or failure.errno not in _FULL:
+            raise
+        raise JournalError(f"a file in {folder} cannot be written: {failure.strerror or failure}") from failure
 
 
 def own_mark() -> str:
@@ -76,7 +139,8 @@ def scratch(place: Path | None = None) -> Iterator[Path]:
     """A :func:`scratch_folder` that is removed after the block."""
     folder = scratch_folder(place)
     try:
-        yield folder
+        with writing_in(folder.parent):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -137,6 +201,15 @@ def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[str | Path]) ->
                 raise UsageError(f"{output} would overwrite {path}, which is an input: choose another output")
 
 
+def refuse_odd_name(path: Path, error: type[InlayError] = UsageError) -> None:
+    """Refuse a path that is no text in UTF-8: runtimes and ONNX open files by such names only."""
+    try:
+        str(path.resolve()).encode("utf8")
+    except UnicodeEncodeError:
+        shown = str(path).encode("utf8", "surrogateescape").decode("utf8", "backslashreplace")
+        raise error(f"{shown}: a name in this path is not UTF-8, which runtimes cannot open: rename it") from None
+
+
 def cache_folder() -> Path:
     """Where the platform wants caches of the user: ``INLAY_CACHE_DIR`` goes before."""
     chosen = os.environ.get("INLAY_CACHE_DIR")
@@ -147,9 +220,3 @@ def cache_folder() -> Path:
         sys.platform, home / ".cache"
     )
     return Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or usual) / "inlay"
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from inlay.errors import InlayError, NoSuchFile, UsageError
+from inlay.files import read_bytes
 
 _MOST_BYTES = 16 << 20
 """The reader takes about a second for 100 kB, so this takes minutes; a cache of a thousand patterns has 2 MB."""
@@ -35,11 +36,7 @@ def read_yaml(path: Path, error: type[InlayError] = UsageError, prefix: str = ""
     if not path.exists():
         raise NoSuchFile(f"{prefix}{path}: no such file")
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise error(f"{prefix}{path} is larger than {_MOST_BYTES >> 20} MB: it is not a file of Inlay")
-        return _parse(path.read_text(encoding="utf8"))
-    except OSError as failure:
-        raise error(f"{prefix}{path} cannot be read: {failure.strerror or failure}") from failure
+        return _parse(read_bytes(path, _MOST_BYTES, error, prefix).decode("utf8"))
     except UnicodeDecodeError as failure:
         raise error(f"{prefix}{path} is not text: {failure.reason}") from failure
     except InlayError:
@@ -76,11 +73,25 @@ def _parse(text: str) -> object:
         loader.dispose()
 
 
+def _refuse_twice(node: yaml.MappingNode) -> None:
+    """Raise YAMLError where a key stands twice: its last value would win without a word."""
+    seen: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+            continue
+        line, same = key.start_mark.line + 1, (key.tag, key.value)
+        if same in seen:
+            raise yaml.YAMLError(f"line {line} has the key {key.value} again, which stands in line {seen[same]}")
+        seen[same] = line
+
+
 def _weight(node: yaml.Node, known: dict[int, int]) -> int:
     """Nodes below and with ``node``, where an alias counts as what it stands for."""
     if id(node) not in known:
         known[id(node)] = _MOST_NODES  # which a node that holds itself weighs
         parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            _refuse_twice(node)
         children = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
         known[id(node)] = 1 + sum(_weight(child, known) for child in children)
     return known[id(node)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -20,11 +21,12 @@ from tests.attack.seeds import Seeds, put_model, put_run, samples
 PATHS = (
     "@/model/model.onnx", "@/given/samples.npz", "@/given/labels.npy", "@/given/recipe.yaml", "@/given/link.onnx",
     "@/out/run", "@/missing", "@/given", "@/out", "", "/dev/null", "-", "@/model/model.onnx/x", "@/given/empty",
-    "@/out/" + "n" * 300, "@/missing/deep/x.onnx",
+    "@/out/" + "n" * 300, "@/missing/deep/x.onnx", "@/given/pipe", "@/given/pipe.npz", "/dev/zero", "/proc/version",
 )  # fmt: skip
 OUTPUTS = (
     "@/out/o.onnx", "@/out/new", "@/out/run", "@/out/o.tosa", "@/out/m.yaml", "@/out", "@/model/model.onnx",
     "@/given/link.onnx", "@/given/samples.npz", "@/given/recipe.yaml", "@/given/folder", "@/missing/o.onnx",
+    "@/given/pipe", "/dev/full",
     "/dev/null/x", "@/out/" + "n" * 300, "@/out/[red]x.onnx", "@/out/\x1b[31m.onnx", "@/out/a\nb.onnx",
 )  # fmt: skip
 """What is given may be named as an output, too: where it is no input of the command it is replaced."""
@@ -71,6 +73,8 @@ def options(choose: Choices, seeds: Seeds, folder: Path) -> Case:
     (given / "options.yaml").write_text(_settings(choose), encoding="utf8")
     (given / "link.onnx").symlink_to("../model/model.onnx")
     (given / "folder").mkdir()
+    for name in ("pipe", "pipe.npz"):
+        os.mkfifo(given / name)
     names, callback = choose.weighted(COMMANDS)
     argv = [*names]
     for parameter in inspect.signature(callback).parameters.values():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +70,16 @@ def judge(case: Case, folder: Path, run: Callable[[Case, Path], Ended] = sandbox
     return Verdict(case, ended, oracles.findings(case, folder, before, ended))
 
 
+def _copied(source: str, to: str) -> None:
+    if stat.S_ISFIFO(os.stat(source).st_mode):
+        os.mkfifo(to)
+    else:
+        shutil.copy2(source, to)
+
+
 def again(kept: Path, folder: Path) -> Verdict:
     """Run a case that was kept once more, in a copy of its folder."""
-    shutil.copytree(kept, folder, symlinks=True)
+    shutil.copytree(kept, folder, symlinks=True, copy_function=_copied)
     for name in ("stdout", "stderr", REPORT, TRACE):
         (folder / name).unlink(missing_ok=True)
     return judge(Case.load(folder), folder)

@@ -73,7 +73,7 @@ def noisy_meter(
         journal,
         Path("feed"),
         protocol or Protocol(),
-        rng,
+        seed,
         sleep=lambda seconds: None,
         clock=clock,
     )

@@ -9,7 +9,6 @@ delivered. The figures that are reported come from fresh processes, in blocks th
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,8 @@ from inlay.across.labels import folder_of
 from inlay.across.precision import one_of_each
 from inlay.across.result import AcrossResult, Cell, Column
 from inlay.across.session import AcrossSession, open_across
-from inlay.errors import InlayError, JournalError, ModelError, TargetError, TooShort, UsageError
+from inlay.errors import DataError, InlayError, JournalError, ModelError, TargetError, TooShort, UsageError
+from inlay.files import read_json
 from inlay.measure.journal import Fact, spent_in
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
@@ -183,8 +183,8 @@ def _one(session: AcrossSession, label: str, share_s: float) -> tuple[_Delivered
 def _latency_ns(session: AcrossSession, label: str) -> float:
     path = session.folder(label) / "result.json"
     try:
-        return float(json.loads(path.read_text(encoding="utf8"))["best"]["latency_ms"]) * 1e6
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        return float(read_json(path)["best"]["latency_ms"]) * 1e6
+    except (DataError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise JournalError(f"{path} is damaged: {error!r}; give another output folder, or --restart") from error
 
 

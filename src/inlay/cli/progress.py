@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +15,7 @@ from rich.live import Live
 from rich.table import Column, Table
 
 from inlay.cli.terminal import Terminal, plain
+from inlay.errors import UsageError
 from inlay.run.progress import Progress, SearchStep
 from inlay.trial import Failed, Infeasible, Measured, Trial, shown_ratio, shown_sqnr
 
@@ -158,10 +161,24 @@ class JsonLines:
             self._stream.close()
 
     def _write(self, event: str, **facts: Any) -> None:
-        if self._stream is None:  # a command that is refused has no events, and leaves what was there
-            self._stream = self._path.open("w", encoding="utf8")
         line = {"event": event, "s": round(time.monotonic() - self._start, 3), **facts}
-        print(json.dumps(line, allow_nan=False), file=self._stream, flush=True)
+        try:
+            if self._stream is None:  # a command that is refused has no events, and leaves what was there
+                self._stream = _log(self._path)
+            print(json.dumps(line, allow_nan=False), file=self._stream, flush=True)
+        except OSError as error:
+            if self._stream is not None:
+                with contextlib.suppress(OSError):  # it would write the same again
+                    self._stream.close()
+                self._stream = None
+            raise UsageError(f"--json-log {self._path} cannot be written: {error.strerror or error}") from error
+
+
+def _log(path: Path) -> TextIO:
+    """A file to write to; a pipe is one as well, where somebody reads it: nobody is waited for."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NONBLOCK", 0), 0o666)
+    os.set_blocking(number, True)
+    return os.fdopen(number, "w", encoding="utf8")
 
 
 def _number(value: float) -> float | None:

@@ -17,6 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from inlay.errors import DataError
+from inlay.files import opened
 
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 100
 """A larger archive may unpack to so many times its size. Images and sound compress two- to tenfold; a zip bomb, by a
@@ -34,14 +35,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         DataError: it cannot be read, is damaged, or unpacks to much more than it weighs.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             if not zipfile.is_zipfile(file):
                 file.seek(0)
                 return {"": _array(file, path.stat().st_size)}
             with zipfile.ZipFile(file) as archive:
                 return _members(archive, path.stat().st_size)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except DataError:
+        raise
     except Exception as error:  # zipfile, its decompressors and numpy each raise many types on damaged bytes
         raise DataError(f"{path} cannot be read: {error or type(error).__name__}") from error
 
@@ -53,12 +54,13 @@ def read_tensor(path: Path) -> tuple[str, np.ndarray]:
         DataError: it is none, or its content is in another file.
     """
     try:
-        proto = onnx.TensorProto.FromString(path.read_bytes())
+        with opened(path) as file:
+            proto = onnx.TensorProto.FromString(file.read())
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             raise ValueError("its content is in another file")
         return proto.name, numpy_helper.to_array(proto)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except DataError:
+        raise
     except Exception as error:  # protobuf and numpy each raise their own
         raise DataError(f"{path} cannot be read: {error or type(error).__name__}") from error
 

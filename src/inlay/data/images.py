@@ -18,6 +18,7 @@ import numpy as np
 
 from inlay.data.samples import InputSpec
 from inlay.errors import DataError, UsageError
+from inlay.files import opened
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -199,12 +200,14 @@ def _pixels(file: Path, form: _Form) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file, formats=sorted(set(_FORMATS.values()))) as image:
+            with opened(file) as raw, Image.open(raw, formats=sorted(set(_FORMATS.values()))) as image:
                 if image.width * image.height > _MOST_PIXELS:
                     raise ValueError(f"it has {image.width}x{image.height} pixels")
                 if image.mode[0] in "IF":
                     raise ValueError("its pixels have more than 8 bits: convert it to 8")
                 whole = ImageOps.exif_transpose(image).convert(_MODES[form.channels])
+    except DataError:
+        raise
     except OSError as error:
         raise DataError(f"{file} cannot be read as an image: {error.strerror or error}") from error
     except Exception as error:  # decoders raise many types on damaged bytes

@@ -7,6 +7,7 @@ Where the model fixes a longer length, lists are filled up with zeros, and the m
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from inlay.data.samples import Feed, InputSpec
 from inlay.errors import DataError
+from inlay.files import opened
 
 _MOST_LINES = 1_000_000
 """As many samples as other files may hold."""
@@ -38,10 +40,9 @@ def read_token_lines(path: Path, specs: Sequence[InputSpec]) -> list[Feed]:
         DataError: it cannot be read, or a line does not fit the inputs; the message names line and input.
     """
     try:
-        with path.open(encoding="utf8") as file:
+        with opened(path) as raw:
+            file = io.TextIOWrapper(raw, encoding="utf8")
             lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is no text in UTF-8") from error
     if len(lines) > _MOST_LINES:

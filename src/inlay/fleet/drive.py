@@ -199,7 +199,7 @@ class _Fleet:
         entry, before, least_s = self.plan.entries[number], self.states[number], 0.0
         folder = self.out / entry.name
         hears = _Heard(f"[{number + 1}/{len(self.states)}] {entry.name}", self.progress, self.journal)
-        hears.stage(f"up to {total_s:.0f} s in all")
+        hears.stage("without a limit in time" if math.isinf(total_s) else f"up to {total_s:.0f} s in all")
         try:
             result = self.tune(**{**entry.options, **self._given(entry, total_s, hears, not before.slices)})
             if result.interrupted:

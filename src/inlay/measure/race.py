@@ -9,6 +9,8 @@ again after a pause.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -63,7 +65,7 @@ class Meter:
         journal: keeps each block, and returns those of an interrupted run.
         feed: the inputs that latency is measured on.
         protocol: kept as an attribute.
-        rng: seeds the order of models within blocks.
+        seed: of the order of models within blocks.
         sleep: waits a number of seconds.
         clock: returns seconds.
         left_s: seconds that races may still take: no further look is begun that would not be over by then.
@@ -79,7 +81,7 @@ class Meter:
         journal: Journal,
         feed: Path,
         protocol: Protocol,
-        rng: np.random.Generator,
+        seed: int,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         left_s: Callable[[], float] = lambda: math.inf,
@@ -88,7 +90,7 @@ class Meter:
         self._journal = journal
         self._feed = feed
         self.protocol = protocol
-        self._rng = rng
+        self._seed = seed
         self._sleep = sleep
         self._clock = clock
         self._left_s = left_s
@@ -104,10 +106,11 @@ class Meter:
         kept = self._journal.blocks(kind, names)
         if self._worker.deterministic:
             blocks = 1
-        spare = int(np.ceil(blocks * self.protocol.discards))
+        spare, tries = int(np.ceil(blocks * self.protocol.discards)), 0
         while len(kept) < blocks:
             wanted = blocks - len(kept)
-            seed = int(self._rng.integers(2**31))
+            tries += 1
+            seed = self._seed_of(kind, names, len(kept), tries)
             timing = self._worker.time(artifacts, self._feed, wanted, self.protocol.slot_ns, seed)
             quiet, ns = timing.is_quiet, timing.ns
             if spare <= 0 or self._worker.deterministic:  # never quiet: less what is known to be others'
@@ -122,6 +125,11 @@ class Meter:
                 self._sleep(pause)
                 self.waited_s += pause
         return kept
+
+    def _seed_of(self, kind: str, names: Sequence[str], known: int, tries: int) -> int:
+        """A seed by what is measured and how much of it is recorded: a resumed run reads what one in one go does."""
+        text = json.dumps([self._seed, kind, *names, known, tries])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
     def race(
         self, kind: str, baseline: Artifact, incumbent: Artifact, candidate: Artifact, brief: bool = False

@@ -15,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from inlay.errors import ModelError
+from inlay.files import replacing
 from inlay.model.load import ModelFile, files_sha256, load
 from inlay.model.store import external_locations
 
@@ -52,6 +53,15 @@ def held(file: ModelFile, folder: Path) -> ModelFile:
     if not file.external:
         return replace(file, copy=copy)
     return replace(load(copy), path=file.path, external=file.external, copy=copy)  # which maps the copied data
+
+
+def kept(file: ModelFile, path: Path) -> ModelFile:
+    """A model without external data, also written to ``path``. Raises JournalError where that cannot be."""
+    with contextlib.suppress(OSError):  # what is wrong with the folder is said below
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as fresh:
+        fresh.write_bytes(file.path.read_bytes())
+    return replace(file, path=path)
 
 
 def changed_since(file: ModelFile) -> str:

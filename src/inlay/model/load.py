@@ -14,7 +14,7 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
@@ -26,7 +26,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from inlay.errors import InlayError, ModelError, TargetError
-from inlay.files import replacing, scratch_folder
+from inlay.files import refuse_odd_name, scratch_folder
 from inlay.model.collector import collector_paused
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.functions import inlined
@@ -85,6 +85,7 @@ def load(source: ModelSource) -> ModelFile:
             missing, too short or outside its folder.
     """
     path = _written(source) if isinstance(source, onnx.ModelProto) else Path(source)
+    refuse_odd_name(path, ModelError)
     if path.is_dir():
         raise ModelError(f"{path} is a folder: give the .onnx file in it")
     if not path.is_file():
@@ -111,15 +112,6 @@ def load(source: ModelSource) -> ModelFile:
                 "compared; export the model without it (in skl2onnx, options={'zipmap': False})"
             ) from error
         raise ModelError(f"{path} is not a well-formed ONNX model: {type(error).__name__}: {error}") from error
-
-
-def kept(file: ModelFile, path: Path) -> ModelFile:
-    """A model without external data, also written to ``path``. Raises JournalError where that cannot be."""
-    with contextlib.suppress(OSError):  # what is wrong with the folder is said below
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as fresh:
-        fresh.write_bytes(file.path.read_bytes())
-    return replace(file, path=path)
 
 
 def _written(proto: onnx.ModelProto) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from inlay.errors import JournalError
+from inlay.errors import DataError, JournalError
+from inlay.files import read_bytes, read_json
 from inlay.measure.journal import Journal, Record
 from inlay.run.facts import PROFILE, SIZE
 from inlay.run.outcome.evidence import EVIDENCE, Evidence
@@ -82,12 +82,16 @@ def interval_of(figures: Mapping[str, Any]) -> Interval:
     )
 
 
+_LARGEST_TEXT = 16 << 20
+"""Bytes of a recipe that is shown."""
+
+
 def read_run(folder: Path) -> FinishedRun:
     """The finished run in ``folder``. Raises JournalError where there is none, or it is damaged."""
     try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf8"))
+        result = read_json(folder / "result.json")
         result["best"]["speedup"], result["model"]["path"], result["baseline"]["latency_ms"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (DataError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
@@ -122,6 +126,6 @@ def refusing_damage(folder: Path) -> Iterator[None]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf8")
-    except (OSError, UnicodeDecodeError):
+        return read_bytes(path, _LARGEST_TEXT).decode("utf8")
+    except (DataError, UnicodeDecodeError):
         return ""

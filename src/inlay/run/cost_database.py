@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from inlay.errors import InlayError
-from inlay.files import cache_folder, replacing
+from inlay.files import cache_folder, read_json, replacing
 from inlay.targets.base import Fingerprint
 
 VERSION = 2  # 1 held costs of products under the operators around them, on one of the targets
@@ -55,9 +55,9 @@ class CostDatabase:
 
     def _load(self) -> dict[str, tuple[float, int]]:
         try:
-            content = json.loads(self.path.read_text(encoding="utf8"))
+            content = read_json(self.path)
             rows = content["costs"].items() if content["version"] == VERSION else ()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (InlayError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
         return {key: (float(row[0]), row[1]) for key, row in rows if _is_entry(row)}
 

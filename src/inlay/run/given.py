@@ -214,7 +214,7 @@ def evaluator_of(
 ) -> tuple[Evaluator, Meter]:
     """What judges candidates, with the given model as the first incumbent."""
     worker, journal, lab = session.worker, session.journal, session.lab
-    meter = Meter(worker, journal, feed, protocol, session.rng, lab.sleep, lab.clock, left_s)
+    meter = Meter(worker, journal, feed, protocol, session.inputs.config.seed, lab.sleep, lab.clock, left_s)
     original = _original(session, given, meter)
     session.timed(original.latency_ns * 1e-9)
     return Evaluator(worker, meter, given.judge, journal, given.feeds, original, given.file, take), meter

@@ -10,7 +10,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.files import cache_folder, write_text
+from inlay.errors import DataError
+from inlay.files import cache_folder, read_json, write_text
 from inlay.search.cost_table import CostTable
 from inlay.targets.base import Fingerprint, Target
 from inlay.version import __version__
@@ -69,7 +70,7 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
             if facts != dict(fingerprint.facts):
                 raise ValueError("it was measured on another processor or runtime")
             return MachineCosts(table, f"measured on this processor ({path})", own=True)
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, DataError, ValueError, RecursionError) as error:
             warning = f"{path} is left alone: {error}; inlay calibrate-machine writes it anew"
     shipped = getattr(target, "shipped_costs", lambda: None)()
     if shipped is not None and target.fingerprint() == fingerprint:
@@ -86,11 +87,11 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
 
 
 def _load(path: Path) -> tuple[CostTable, dict[str, str]]:
-    """The table in a file, and the facts that it was measured under. Raises ValueError, OSError."""
+    """The table in a file, and the facts that it was measured under. Raises ValueError, OSError, DataError."""
     if path.stat().st_size > _LARGEST_BYTES:
         raise ValueError("it is too large for a cost table")
     try:
-        content = json.loads(path.read_text(encoding="utf8"))
+        content = read_json(path, _LARGEST_BYTES)
     except ValueError:
         raise ValueError("it is not JSON, or is cut short") from None
     if not isinstance(content, dict) or content.get("version") != VERSION:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from inlay.data import save_feed
-from inlay.errors import JournalError, UsageError
-from inlay.files import refuse_overwriting, replacing, scratch
+from inlay.errors import DataError, JournalError, UsageError
+from inlay.files import read_json, refuse_overwriting, replacing, scratch
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.model.held import held
@@ -146,12 +145,12 @@ def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list
     Last, its latency in milliseconds.
     """
     try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf8"))
+        result = read_json(folder / "result.json")
         model = result["model"]
         baseline = dict(result["baseline"])
         sizes = _bytes(baseline, "size_bytes"), _bytes(baseline, "memory_bytes")
         return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result), float(baseline["latency_ms"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (DataError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
 

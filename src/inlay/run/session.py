@@ -17,6 +17,7 @@ from inlay.calibrate.rounding_cost import rounding_seconds
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError, TimedOut, TooShort
+from inlay.files import refuse_odd_name, writing_in
 from inlay.measure.client import Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
@@ -289,12 +290,14 @@ def work_in(folder: Path) -> Iterator[Path]:
     with (
         _locked(folder),
         tempfile.TemporaryDirectory(prefix=".scratch-", dir=folder, ignore_cleanup_errors=True) as work,
+        writing_in(folder),
     ):
         yield Path(work)
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    refuse_odd_name(folder)
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

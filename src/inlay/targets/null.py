@@ -32,6 +32,7 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _COST = 10_000.0  # nanoseconds of a compute node in float
 _MOVE = 1_000.0
 _BOUNDARY = 1_500.0
+_PROFILE_STREAM = 1  # of the noise of profiles
 _BUILD_S = 0.05  # seconds that building a model would take
 
 
@@ -128,7 +129,7 @@ class NullExecutable:
         """The price, with noise, ``repeats`` times; int64 nanoseconds."""
         if self._closed:
             raise RunFailed("the model was closed")
-        readings = np.asarray(np.rint(self._ns * self._factors(repeats)), np.int64)
+        readings = np.asarray(np.rint(self._ns * self._factors(repeats, self._rng)), np.int64)
         self._target.advance_clock(float(readings.sum()) * 1e-9)
         return readings
 
@@ -139,16 +140,17 @@ class NullExecutable:
         self._target.advance_clock(self._ns * repeats * 1e-9)
         if self._target.deterministic:
             return list(self._kernels)
-        return [replace(k, ns=k.ns * float(np.median(self._factors(repeats)))) for k in self._kernels]
+        rng = np.random.default_rng([*self._own, _PROFILE_STREAM])  # whatever was timed before
+        return [replace(k, ns=k.ns * float(np.median(self._factors(repeats, rng)))) for k in self._kernels]
 
     def close(self) -> None:
         """No more calls."""
         self._closed = True
         self._session = None
 
-    def _factors(self, repeats: int) -> np.ndarray:
-        factor = np.exp(self._rng.normal(0.0, self._target.noise, repeats))
-        return np.where(self._rng.random(repeats) < self._target.burst, factor * 1.5, factor)
+    def _factors(self, repeats: int, rng: np.random.Generator) -> np.ndarray:
+        factor = np.exp(rng.normal(0.0, self._target.noise, repeats))
+        return np.where(rng.random(repeats) < self._target.burst, factor * 1.5, factor)
 
 
 def _session(path: Path) -> ort.InferenceSession:

@@ -116,7 +116,7 @@ class Fixture:
         reference = list(self.worker.run(base, [feed]))
         judge = Judge(reference, Samples((dict(self.space.feeds[0]),), "feeds", "test"), Bound(min_sqnr_db=1.0))
         protocol = Protocol(first_blocks=2, most_blocks=2, slot_ns=100_000)
-        meter = Meter(self.worker, self.journal, feed, protocol, np.random.default_rng(0), lambda s: None)
+        meter = Meter(self.worker, self.journal, feed, protocol, 0, lambda s: None)
         exact = Measured(Latency(1e5, Interval(1.0, 1.0, 1.0), 1), Accuracy(True, EXACT_DB))
         first = Candidate("given", Trial(Proposal(Placement(), "original"), exact), lambda: base, source=base.path)
         self.evaluator = Evaluator(self.worker, meter, judge, self.journal, [feed], first, base)

@@ -14,7 +14,7 @@ from inlay.calibrate.tables import observe, sharing_of
 from inlay.data import InputSpec, Samples, evenly_spaced, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import UsageError
-from inlay.files import scratch
+from inlay.files import refuse_odd_name, scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.model.hands import helped
@@ -138,6 +138,7 @@ def quantize(
         UsageError: a rule matches nothing, or ``out`` has no folder.
         InlayError: the model or the samples cannot be used.
     """
+    refuse_odd_name(out)
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {out.parent}")
     spent_s = 0.0 if begun is None else NEVER.clock() - begun

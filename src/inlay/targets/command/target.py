@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from inlay.errors import CompileFailed, RunFailed, UsageError
-from inlay.files import scratch_folder
+from inlay.errors import CompileFailed, DataError, RunFailed, UsageError
+from inlay.files import read_bytes, scratch_folder
 from inlay.model.normalize import FloatRewrite
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
@@ -197,9 +197,13 @@ def _is_file(rules: str) -> bool:
     return Path(rules).suffix in (".yaml", ".yml")
 
 
+_LARGEST_PROGRAM = 1 << 32
+"""Bytes of a program whose content is looked at."""
+
+
 def _digest(program: str) -> str:
     """16 hexadecimal digits over the program's file; empty where there is none to read."""
     found = shutil.which(program)
-    with contextlib.suppress(OSError):
-        return hashlib.sha256(Path(found or program).read_bytes()).hexdigest()[:16]
+    with contextlib.suppress(DataError):
+        return hashlib.sha256(read_bytes(Path(found or program), _LARGEST_PROGRAM)).hexdigest()[:16]
     return ""
