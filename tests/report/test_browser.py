@@ -202,6 +202,29 @@ def test_text_stands_out_on_light_and_dark_ground(browser: Browser, finished: Pa
     visit.end()
 
 
+def test_a_wide_page_is_used_and_its_lines_stay_readable(browser: Browser, finished: Path) -> None:
+    visit = Visit(browser, finished / "report.html", width=1280)
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 1280
+    empty, long = visit.page.evaluate(
+        """() => {
+            const main = document.querySelector("main").getBoundingClientRect();
+            const end = (e) => e.getBoundingClientRect().right;
+            const all = (e) => [...e.querySelectorAll("p, li, table, svg, pre, dd, .tools span")];
+            const sections = [...document.querySelectorAll("main section")];
+            const share = (s) => (Math.max(...all(s).map(end)) - main.left) / main.width;
+            const size = (p) => p.getBoundingClientRect().width / parseFloat(getComputedStyle(p).fontSize);
+            return [
+                sections.filter((s) => share(s) < 0.8).map((s) => s.id),
+                [...document.querySelectorAll("main p:not(.verdict, .key, .hint), main li")]
+                    .filter((p) => size(p) > 45).map((p) => p.textContent.slice(0, 40)),
+            ];
+        }"""
+    )
+    assert empty == [], "a fifth of the page at the right is empty"
+    assert long == [], "more than 90 characters a line"
+    visit.end()
+
+
 def test_a_phone_needs_no_sideways_scrolling(browser: Browser, finished: Path) -> None:
     visit = Visit(browser, finished / "report.html", width=390)
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -15,7 +15,7 @@ from inlay.targets.base import unit_of
 from inlay.trial import SHOWN_AS_EXACT_DB, Failed, Infeasible, Interval, Measured, shown_ratio, shown_sqnr
 
 _WIDTH, _HEIGHT = 640.0, 340.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 20.0, 16.0, 44.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 24.0, 16.0, 44.0
 _MOST_SPAN = 1.5
 """Intervals of few blocks are wide or open: an axis goes this factor beyond the extreme values, and bars that
 go on end there in an arrow."""
@@ -71,9 +71,9 @@ def front(run: FinishedRun) -> Chart:
     delivered = "" if run.evidence is None else run.evidence.delivered
     commands = select_lines(run)
     finite = [m.accuracy.sqnr_db for _, m in timed if m.accuracy.sqnr_db < SHOWN_AS_EXACT_DB]
-    right = _WIDTH - _RIGHT - 44.0
+    right = _WIDTH - _RIGHT - 56.0
     x = Axis.around(finite or [0.0, 40.0], _LEFT, right)
-    exact_x = right + 34.0
+    exact_x = right + 50.0
     speeds = [run.speeds[t.candidate] for t, _ in timed]
     y = Axis.around([1.0, *_span(speeds)], _HEIGHT - _BOTTOM, _TOP)
     kept = run.result["best"]["origin"] == ORIGINAL
