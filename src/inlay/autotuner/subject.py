@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from inlay.autotuner.kept_calibration import Calibration, keep, kept, key_of
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.clock import StepClock
@@ -34,7 +35,7 @@ from inlay.prepare.qdq_import import import_qdq, read_baseline
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge, find_metric
 from inlay.quant.plain.graph import Leftover
-from inlay.quant.qparams import QParamsTable
+from inlay.quant.rounding import NEAREST
 from inlay.targets.base import Capabilities
 from inlay.trial import Accuracy
 from inlay.types import Placement
@@ -104,6 +105,7 @@ class Subject:
         self.sha256 = file.sha256
         self.files = (*file.files, *files_of(samples))
         self._folder, self._target = folder, target
+        self._kept: Path | None = None
         extraction = take_apart(file, self._samples.feeds, folder)
         self.prepared: PreparedModel = prepare(file, target, self._samples.feeds[0], folder, extraction=extraction)
 
@@ -114,9 +116,20 @@ class Subject:
 
     def emit(self, placement: Placement) -> onnx.ModelProto:
         """A self-contained model with ``placement`` (below 2 GB)."""
-        table, digest = self._calibrated
-        facts = metadata("step by step", placement, digest) if len(placement) else {}
-        return embed_weights(self.prepared.emitter.emit(placement, table, facts), self.prepared.store)
+        found = self._calibrated
+        facts = metadata("step by step", placement, found.digest) if len(placement) else {}
+        return embed_weights(self.prepared.emitter.emit(placement, found.table, facts), self.prepared.store)
+
+    def keep_calibration(self, path: Path) -> None:
+        """Use the calibration that is kept at ``path`` where it is this one; otherwise keep it there, once it is made.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        if path != self._kept:
+            self._kept = path
+            if "_calibrated" in self.__dict__:
+                keep(path, self._key, self._calibrated)
 
     def quantize_as(self, name: str) -> None:
         """Use the type called ``name`` for activations from now on. Raises UsageError where the target lacks it."""
@@ -158,13 +171,26 @@ class Subject:
         judge.refuse_idle_bound()
         return judge
 
+    @property
+    def _key(self) -> str:
+        return key_of(self.prepared, self._target, self._samples)
+
     @cached_property
-    def _calibrated(self) -> tuple[QParamsTable, str]:
-        """QParams chosen as :func:`~inlay.tune` does it, but in this process; and their digest."""
+    def _calibrated(self) -> Calibration:
+        """As it was kept, or made now and kept."""
+        found = None if self._kept is None else kept(self._kept, self._key, self.prepared)
+        if found is None:
+            found = self._calibrate()
+            if self._kept is not None:
+                keep(self._kept, self._key, found)
+        return found
+
+    def _calibrate(self) -> Calibration:
+        """QParams chosen as :func:`~inlay.tune` does it, but in this process."""
         prepared = self.prepared
         observed = observe(prepared, self._samples)
         if self.samples_kind == "random":
-            return CalibrationChoice("minmax").table(prepared, observed), observed.digest
+            return Calibration(CalibrationChoice("minmax").table(prepared, observed), NEAREST, observed.digest)
         some = self._samples.part(range(min(policy.SCORING_SAMPLES, len(self._samples))))
         reference = Session(prepared.emitter.base, prepared.store)
         judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), confidence=None)
@@ -177,7 +203,7 @@ class Subject:
             policy.DEFAULT_SECONDS,
             clock=StepClock.for_model(prepared),
         )
-        return choice.table(prepared, observed), choice.digest(observed)
+        return Calibration(choice.table(prepared, observed), choice.rounding, choice.digest(observed))
 
 
 def _read(source: Source, folder: Path) -> ModelFile:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from inlay.autotuner import state as transitions
 from inlay.autotuner.findings import Findings
+from inlay.autotuner.kept_calibration import beside
 from inlay.autotuner.reporting import reporter
 from inlay.autotuner.resume import resumed, saved
 from inlay.autotuner.state import TunerState
@@ -351,29 +352,40 @@ class QDQAutotuner(Findings):
     def save_state(self, path: str | Path) -> None:
         """Write all that was measured as YAML; the file is complete or not there at all.
 
-        That includes the region at hand: what a search has learned is saved after any ``submit``.
+        That includes the region at hand: what a search has learned is saved after any ``submit``. What calibration
+        found is kept beside it, once, in a file whose name ends with ``.calibration.npz``.
 
         Raises:
             UsageError: it cannot be written.
         """
         self.refuse_overwriting(path)
+        self.keep_calibration_beside(path)
         write_state(Path(path), saved(self._subject.sha256, self._state, self._core), self._core.config)
 
     def load_state(self, path: str | Path) -> None:
         """Continue from :meth:`save_state`; :attr:`profile_region` is the region at hand.
 
-        Settings stay those of :meth:`initialize`, and so do its cache and what was imported.
+        Settings stay those of :meth:`initialize`, and so do its cache and what was imported. The calibration is the one
+        that is kept beside the state, unless model, samples, rules or versions are others, or it is damaged: then the
+        model is calibrated again.
 
         Raises:
             JournalError: it belongs to another model.
             UsageError: it cannot be read, or is not a saved state.
         """
         state = read_state(Path(path), self._subject.sha256, self._subject.graph)
+        self.keep_calibration_beside(path)
         self._evolve = self._fresh_core(state.cache)
         self._state = resumed(state, self._evolve)
         profile = self._state.profile
         self._search = None if profile is None else self._evolve.searches[profile.signature]
         self._exhausted = False
+
+    def keep_calibration_beside(self, state: str | Path) -> None:
+        """Keep what calibration finds beside ``state`` as soon as it is known; errors as of :meth:`save_state`."""
+        place = beside(Path(state))
+        self.refuse_overwriting(place)
+        self._subject.keep_calibration(place)
 
     def _fresh_core(self, learned: PatternCache) -> Evolve:
         """A search that knows what was given, and what an earlier session learned."""

@@ -50,7 +50,8 @@ def region_pattern_autotuning_workflow(
 
     Args:
         model: path of a model, or a model in memory.
-        output_dir: gets ``model.onnx`` (the best one), ``state.yaml`` and ``pattern_cache.yaml``.
+        output_dir: gets ``model.onnx`` (the best one), ``state.yaml`` with ``state.calibration.npz`` beside it, and
+            ``pattern_cache.yaml``.
         measure: milliseconds per inference of the ONNX file it is given.
         config: settings.
         pattern_cache_file: schemes from earlier runs.
@@ -79,6 +80,7 @@ def region_pattern_autotuning_workflow(
     candidate = out / "candidate.onnx"
     tuner.refuse_overwriting(candidate, out / "model.onnx", state, out / "pattern_cache.yaml")
     tuner.initialize(config, pattern_cache_file, nodes, regions)
+    tuner.keep_calibration_beside(state)
     if state.exists():
         tuner.load_state(state)
     if qdq_baseline is not None:

@@ -4,7 +4,7 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 :mod:`inlay.data.reading` makes samples of them, or of what the user's functions give.
 """
 
-from inlay.data.archives import as_text, load_feed, save_feed
+from inlay.data.archives import as_text, load_feed, read_arrays, save_feed
 from inlay.data.images import Images
 from inlay.data.likely import likely_sizes, random_samples, template
 from inlay.data.padding import Padding
@@ -71,6 +71,7 @@ __all__ = [
     "parse_shapes",
     "random_of_shapes",
     "random_samples",
+    "read_arrays",
     "read_labels",
     "read_samples",
     "save_feed",

@@ -31,6 +31,8 @@ _NAMES = "inlay names"  # the member that lists the names of all others: those o
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays in a ``.npz`` file by name, or the one in a ``.npy`` file under the name ``""``.
 
+    The names are those that :func:`save_feed` was given, where it wrote the file.
+
     Raises:
         DataError: it cannot be read, is damaged, or unpacks to much more than it weighs.
     """
@@ -40,7 +42,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
                 file.seek(0)
                 return {"": _array(file, path.stat().st_size)}
             with zipfile.ZipFile(file) as archive:
-                return _members(archive, path.stat().st_size)
+                return _named(_members(archive, path.stat().st_size))
     except DataError:
         raise
     except Exception as error:  # zipfile, its decompressors and numpy each raise many types on damaged bytes
@@ -95,10 +97,14 @@ def as_text(array: np.ndarray) -> np.ndarray:
 def load_feed(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
     """What :func:`save_feed` wrote, or any other archive."""
     with np.load(file, allow_pickle=False) as archive:
-        if _NAMES not in archive.files:
-            return {name: archive[name] for name in archive.files}
-        names = json.loads(archive[_NAMES].tobytes())
-        return {name: archive[f"arr_{i}"] for i, name in enumerate(names)}
+        return _named(archive)
+
+
+def _named(members: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of an archive under the names that they were saved under."""
+    if _NAMES not in members:
+        return dict(members)
+    return {name: members[f"arr_{i}"] for i, name in enumerate(json.loads(members[_NAMES].tobytes()))}
 
 
 def _members(archive: zipfile.ZipFile, weight: int) -> dict[str, np.ndarray]:

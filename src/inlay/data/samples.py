@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,6 +101,17 @@ class Samples:
     def number(self, index: int) -> int:
         """Where the sample at ``index`` stands in the user's data, from 0."""
         return self.numbers[index] if self.numbers else index
+
+    @cached_property
+    def digest(self) -> str:
+        """64 hexadecimal digits over all arrays and labels."""
+        digest = hashlib.sha256()
+        for feed in self.feeds:
+            for name in sorted(feed):
+                digest.update(f"{name} {feed[name].dtype} {feed[name].shape} ".encode() + feed[name].tobytes())
+        if self.labels is not None:
+            digest.update(self.labels.tobytes())
+        return digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self.feeds)

@@ -10,9 +10,12 @@ search measures it.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
+from types import CodeType, FunctionType
 from typing import ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
@@ -46,7 +49,7 @@ class Rewrite(ABC, Generic[Form]):
     @property
     def digest(self) -> str:
         """16 hexadecimal digits over the name and the thresholds; the same in every process."""
-        return hashlib.sha256(f"{self.name} {_stated(self)}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self.name} {stated(self)}".encode()).hexdigest()[:16]
 
     @abstractmethod
     def applies(self, graph: Graph, node: Node) -> Form | None:
@@ -61,12 +64,26 @@ class Rewrite(ABC, Generic[Form]):
         """Undo the rewrite in a graph that it was applied to, and return the ports at which a placement named it."""
 
 
-def _stated(value: object) -> str:
-    """``repr``, but independent of the order in which this process iterates over sets."""
+def stated(value: object) -> str:
+    """``repr``, but the same in every process: no order of sets, no address of a function, but what it is made of.
+
+    Of any other object whose ``repr`` holds its address, no two processes say the same.
+    """
     if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(map(_stated, value)))}}}"
-    if is_dataclass(value):
-        return (
-            f"{type(value).__name__}({', '.join(f'{f.name}={_stated(getattr(value, f.name))}' for f in fields(value))})"
-        )
+        return f"{{{', '.join(sorted(map(stated, value)))}}}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{stated(key)}: {stated(item)}' for key, item in value.items())}}}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(stated, value))})"
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = ", ".join(f"{f.name}={stated(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({parts})"
+    if isinstance(value, FunctionType):
+        held = inspect.getclosurevars(value).nonlocals  # what tells the functions apart that another one makes
+        more = stated([value.__code__, value.__defaults__, {k: v for k, v in held.items() if v is not value}])
+        return f"{value.__module__}.{value.__qualname__}{more}"
+    if isinstance(value, partial):
+        return stated([value.func, value.args, value.keywords])
+    if isinstance(value, CodeType):
+        return f"{value.co_code.hex()} {value.co_names} {stated(value.co_consts)}"
     return repr(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -196,16 +195,10 @@ class RunInputs:
         Args:
             target: name and digest of the fingerprint of the target that was asked for.
         """
-        digest = hashlib.sha256()
-        for feed in self.samples.feeds:
-            for name in sorted(feed):
-                digest.update(name.encode() + feed[name].tobytes())
-        if self.samples.labels is not None:
-            digest.update(self.samples.labels.tobytes())
         return {
             "version": __version__,
             "model": self.file.sha256,
-            "samples": digest.hexdigest(),
+            "samples": self.samples.digest,
             "target": target,
             "qdq_baseline": "" if self.qdq_baseline is None else self.qdq_baseline.sha256,
             **({} if self.samples.mask == AUTO_MASK else {"mask": self.samples.mask}),
