@@ -77,6 +77,7 @@ class Graph:
         opset: version of the default ONNX domain.
         infinite: names of values that an inference showed to hold infinity or NaN.
         masks: names of values, constants among them, that hold masks (:mod:`inlay.space.masks`).
+        uneven: by name, why one scale does not do for a value whose parts differ in size (:mod:`inlay.quant.uneven`).
     """
 
     nodes: tuple[Node, ...]
@@ -88,6 +89,7 @@ class Graph:
     opset: int
     infinite: frozenset[str] = frozenset()
     masks: frozenset[str] = frozenset()
+    uneven: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _by_name(self) -> Mapping[str, Node]:

@@ -34,6 +34,8 @@ _MOVING = _RESHAPING | {"Concat", "Gather", "Slice", "Split", "Transpose"}
 
 Labels = np.ndarray
 """For each element of a value the number of the joined value that it comes from."""
+Tails = Mapping[str, Sequence[ir.Node]]
+"""By output, the operators between Concats and it, in topological order."""
 
 
 def joins_of(model: ir.Model, feed: Mapping[str, np.ndarray]) -> Joins:
@@ -47,15 +49,37 @@ def joins_of(model: ir.Model, feed: Mapping[str, np.ndarray]) -> Joins:
         By output: for each axis one number for each index, equal where the same values were joined there. None for an
         axis that nothing was joined along. Outputs are left out where nothing was, or where it cannot be followed.
     """
-    tails = {str(v.name): nodes for v in model.graph.outputs if v.dtype in _FLOATS and (nodes := _tail(v))}
+    tails = joining_tails(model)
     if not tails:
         return {}
     try:
         shapes = inferred_shapes(model, {name: array.shape for name, array in feed.items()})
     except TargetError:
         return {}
-    found = {name: _along_axes(_labels(nodes, shapes).get(name)) for name, nodes in tails.items()}
+    found = joins_within(tails, shapes)
+    return {name: found[name] for name in tails if name in found}
+
+
+def joining_tails(model: ir.Model) -> Tails:
+    """The operators between Concats and each float output of ``model`` that has one behind it. Linear time each."""
+    return {str(v.name): nodes for v in model.graph.outputs if v.dtype in _FLOATS and (nodes := _tail(v))}
+
+
+def joins_within(tails: Tails, shapes: Mapping[str, Sequence[int | None]]) -> Joins:
+    """What :func:`joins_of` says of outputs, of every value of ``tails``.
+
+    Args:
+        tails: as :func:`joining_tails` has them.
+        shapes: by value name; of values that it lacks, or of which a size is not known, nothing is said.
+    """
+    sizes = {name: known for name, shape in shapes.items() if len(known := _known(shape)) == len(shape)}
+    labels = {name: each for nodes in tails.values() for name, each in _labels(nodes, sizes).items()}
+    found = {name: _along_axes(each) for name, each in labels.items()}
     return {name: axes for name, axes in found.items() if any(a is not None for a in axes)}
+
+
+def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size is not None)
 
 
 def joined(samples: Samples, model: ir.Model) -> Samples:

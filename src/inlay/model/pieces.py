@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from inlay.errors import CompileFailed
 from inlay.model.collector import collector_paused
+from inlay.model.joins import joining_tails
 from inlay.model.native import Values, gathered, looks, note_arrays, note_shapes
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
@@ -185,6 +186,7 @@ class Inference:
         dtypes: element types of the same.
         infinite: names of those that hold infinity or NaN.
         extremes: the least and the greatest element of each that holds floats.
+        joined: arrays that hold what a Concat joined, on the way to an output, by name.
     """
 
     proto: onnx.ModelProto
@@ -194,6 +196,7 @@ class Inference:
     dtypes: Mapping[str, ir.DataType]
     infinite: frozenset[str] = frozenset()
     extremes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    joined: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @collector_paused()
@@ -201,8 +204,9 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     """Run ``model`` on ``feed`` with all of its values in sight. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
     proto = externalize_weights(model, store)
     values, outputs = _computed(proto), _outputs(proto)
+    behind = {v.name for nodes in joining_tails(model).values() for n in nodes for v in n.outputs if v.name}
     session = PiecewiseSession(proto, store, values, quick=True)
-    found = session.gather([feed], partial(note_shapes, {*outputs}), dict[str, Any]())
+    found = session.gather([feed], partial(note_shapes, {*outputs} | behind), dict[str, Any]())
     whole = {v: found[v] for v in outputs if v in found}
     if not {*outputs}.issubset(values):  # one is an input or a constant
         whole = Session(proto, store, briefly=True).run(feed)
@@ -213,7 +217,8 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     dtypes = {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}
     infinite = frozenset(v for v, (_, finite, _) in noted.items() if not finite)
     extremes = {v: ends for v, (_, _, ends) in noted.items() if dtypes.get(v) is ir.DataType.FLOAT}
-    return Inference(proto, store, whole, shapes, dtypes, infinite, extremes)
+    joined = {v: a for v, a in found.items() if v in behind and isinstance(a, np.ndarray)}
+    return Inference(proto, store, whole, shapes, dtypes, infinite, extremes, joined)
 
 
 def _computed(proto: onnx.ModelProto) -> list[str]:

@@ -17,6 +17,7 @@ from inlay.data import TUNED, common_sizes, input_specs
 from inlay.errors import CompileFailed, Late, ModelError, TargetError, UsageError
 from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph, build_graph
+from inlay.model.joins import joining_tails, joins_within
 from inlay.model.load import ModelFile
 from inlay.model.normalize import RAISE_OPSET, Normalized, normalize
 from inlay.model.passes.constants import correct_shapes
@@ -28,6 +29,7 @@ from inlay.prepare.take_apart import take_apart
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction
 from inlay.quant.rewrite import Rewrite
+from inlay.quant.uneven import find_uneven
 from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace, find_search_space, select_nodes
 from inlay.space.masks import find_masks
@@ -210,6 +212,8 @@ def index(
     fixed = build_graph(normalized.model)  # rewrites decide by the sizes that the model fixes, not those of the samples
     store = seen.store
     graph = _as_seen(fixed, seen, feed)
+    joins = joins_within(joining_tails(normalized.model), graph.shapes)
+    graph = replace(graph, uneven=find_uneven(seen.joined, joins, target.rules.activation))
     emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed, seen.proto)
     rules = _usable(target.rules, graph, normalized)
     units = find_units(graph, rules)

@@ -54,7 +54,12 @@ def is_shared(rules: Rules, node: Node) -> bool:
 
 
 def shared_values(graph: Graph, rules: Rules, node: Node) -> list[str]:
-    """The values around a shared operator that share qparams: float ones; constants if nothing else reads them."""
+    """The values around a shared operator that share qparams: float ones; constants if nothing else reads them.
+
+    None do where one scale would lose a part of one: what a Concat joins keeps ranges of its own then.
+    """
+    if not graph.uneven.keys().isdisjoint((*node.inputs, *node.outputs)):
+        return []
     rule = rules.rule(node)
     assert rule is not None
     slots = range(len(node.inputs)) if rule.activations is None else rule.activations

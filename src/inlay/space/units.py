@@ -269,6 +269,8 @@ def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...])
             yield f"{value} holds infinity or NaN on the first sample, which no integer stands for"
         elif value in graph.masks:
             yield f"{value} holds a mask, far below the scores: a scale for both would leave these no steps"
+        elif value in graph.uneven:
+            yield graph.uneven[value]
     for value in outputs:
         if value in graph.captured:
             yield f"a subgraph reads its output {value}, which therefore must stay float"
