@@ -31,7 +31,7 @@ from inlay.run.session import Session
 from inlay.run.tune import tune
 from inlay.targets.base import Capabilities, Fingerprint, TargetSpec
 from inlay.targets.null import NullTarget
-from inlay.trial import Measured
+from inlay.trial import Accuracy, Interval, Latency, Measured
 
 SLOW = 3000.0
 """Scale of a model that takes a quarter of a second."""
@@ -107,6 +107,9 @@ def test_where_preparing_takes_all_the_time_the_given_model_is_delivered(
     assert (tmp_path / "out" / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
     assert result.best.origin == "original"
     assert not result.best.confirmed
+    assert "nothing in low precision was built" in result.undecided
+    assert set(result.not_timed) == {"float", "full-int8"}
+    assert result.as_json()["undecided"] == result.undecided
     assert "took more than 60 s" in str(result.search["stopped_because"])
 
 
@@ -141,6 +144,15 @@ def test_however_long_preparing_takes_one_recipe_is_timed(
     timed = [a.name for a in result.anchors if isinstance(a.outcome, Measured)]
     assert set(timed) & {"full-int8", "conv-matmul"}
     assert clock.seconds <= 66.0
+
+
+def test_shapes_that_latency_is_measured_on_are_counted() -> None:
+    """A block takes one reading of each, however short it is."""
+    one, four = (Costs.assumed(1.0, 0.1, 0.05, 4_000_000, feeds=feeds) for feeds in (1, 4))
+    assert four.turn_s == pytest.approx(4 * one.turn_s)
+    assert four.beside_s(8, 4_000_000) > 3 * one.beside_s(8, 4_000_000) - 3.0
+    quick = [Costs.assumed(1.0, 0.1, 1e-5, 4_000_000, feeds=feeds).turn_s for feeds in (1, 4)]
+    assert quick[1] < 1.1 * quick[0], "the time of a reading is shared"
 
 
 def test_without_a_limit_the_same_model_takes_longer(tmp_path: Path) -> None:
@@ -286,6 +298,48 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound_and_gains(
     assert bool(why) == refused
     now.sleep(4.0)
     assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than anchors may"
+
+
+@pytest.mark.parametrize(
+    ("low", "float_gain", "refused"), [(None, 1.0, False), (False, 1.0, False), (True, 1.0, True), (False, 1.3, True)]
+)
+def test_anchors_go_on_until_there_is_something_to_confirm(low: bool | None, float_gain: float, refused: bool) -> None:
+    """Confirming that float is no faster than the given model is worth less than another recipe."""
+    now = Clock()
+    begun = now()
+    now.sleep(12.0)
+    time = SimpleNamespace(
+        config=SimpleNamespace(budget_s=60.0),
+        end=lambda: Deadline(begun + 10.0, now),
+        least=lambda: Deadline(begun + 15.0, now),
+        trial_s=5.0,
+        plan=SimpleNamespace(before_writing=Deadline(begun + 20.0, now)),
+    )
+
+    def judged(placement: object, feasible: bool, gain: float) -> SimpleNamespace:
+        outcome = Measured(Latency(1e6, Interval(gain, gain, gain), 9), Accuracy(feasible, 30.0))
+        return SimpleNamespace(
+            trial=SimpleNamespace(feasible=feasible, outcome=outcome), placement=placement, speedup=1
+        )
+
+    others = [judged((), True, float_gain), *([] if low is None else [judged("low", low, 2.0)])]
+    journal, worker = SimpleNamespace(trial=lambda key: None), SimpleNamespace(busy_s=0.0)
+    limit = TimeLimit(cast(Any, time), cast(Any, journal), cast(Any, worker))
+    proposal = SimpleNamespace(anchor=True, placement="another")
+    evaluator = SimpleNamespace(judged=[judged((), True, 1.0), *others])
+    assert bool(limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator))) == refused
+    now.sleep(4.0)
+    assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than there is time"
+
+
+def test_several_shapes_ask_for_no_longer_budget(tmp_path: Path) -> None:
+    """There are fewer blocks of readings then."""
+    one, four = (Costs.assumed(1.0, 0.1, 0.1, 4_000_000, feeds=feeds) for feeds in (1, 4))
+    for costs in (one, four):
+        plan = Plan.of(30.0, 0.0, 0.0, lambda: 0.0)
+        plan.require(costs, TuneConfig(budget_s=30.0), 0.0)
+    with pytest.raises(UsageError, match="too short"):
+        Plan.of(2.0, 0.0, 0.0, lambda: 0.0).require(one, TuneConfig(budget_s=2.0), 0.0)
 
 
 @pytest.mark.parametrize("unit", ["", "million points"])

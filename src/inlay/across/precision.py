@@ -16,7 +16,7 @@ from inlay.across.session import AcrossSession
 from inlay.measure.journal import Fact
 from inlay.measure.own_precision import FASTER
 from inlay.targets.registry import in_float32
-from inlay.trial import Accuracy
+from inlay.trial import Accuracy, shown_sqnr
 
 OWN: Fact[dict[str, str]] = Fact("own_precision", dict)
 """Why each target is not tuned for in its own precision; empty where the given model keeps the bound there."""
@@ -63,4 +63,5 @@ def _lost(session: AcrossSession, comparison: Comparison, label: str) -> str:
         judged = comparison.accuracies(panel, {label: {GIVEN: session.given}}, verify=True)[GIVEN, label]
     if not isinstance(judged, Accuracy):
         return judged
-    return "" if judged.feasible else f"the given model has {judged.sqnr_db:.1f} dB there by the target's own precision"
+    found = shown_sqnr(judged.sqnr_db)
+    return "" if judged.feasible else f"the given model has {found} there by the target's own precision"

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from inlay.cli.terminal import Table
 from inlay.explain import policy
 from inlay.explain.explanation import Change, Explanation, Loss, Operator, Reason, Repair
-from inlay.quant.accuracy import EXACT_DB
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr
 
@@ -187,9 +186,10 @@ def _repair(done: Repair, every: bool) -> Iterator[str]:
 
 
 def _decibels(done: Repair) -> str:
-    if done.repaired_db is None or done.repaired_db >= EXACT_DB:
-        return f"as float (the given model: {done.given_db:.1f} dB)"
-    return f"{done.repaired_db:.1f} dB on {_samples(done.judged)} (the given model: {done.given_db:.1f} dB)"
+    given = f"(the given model: {shown_sqnr(done.given_db)})"
+    if done.repaired_db is None or done.repaired_db >= SHOWN_AS_EXACT_DB:
+        return f"as float {given}"
+    return f"{shown_sqnr(done.repaired_db)} on {_samples(done.judged)} {given}"
 
 
 def _samples(count: int) -> str:

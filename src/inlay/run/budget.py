@@ -11,7 +11,7 @@ from inlay.deadline import Deadline
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
 from inlay.prepare.config import TuneConfig
-from inlay.run.evaluate import Evaluator
+from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import HURRIED, HURRIES, SPARE
 from inlay.run.plan import Costs, Plan
 from inlay.trial import Measured, Proposal
@@ -123,8 +123,8 @@ class TimeLimit:
         found = any(c.trial.feasible and c.placement and c.speedup > _GAIN for c in evaluator.judged[1:])
         more = proposal.anchor or self._necessary or not found
         deadline = self._time.least() if more else self._time.end()
-        if proposal.anchor and proposal.placement and not any(c.placement for c in evaluator.judged[1:]):
-            deadline = self._time.plan.before_writing  # whatever else is cut, one recipe is timed
+        if proposal.anchor and proposal.placement and not any(map(_is_worth_confirming, evaluator.judged[1:])):
+            deadline = self._time.plan.before_writing  # whatever else is cut, one recipe that keeps the bound is timed
         if not deadline.fits(self._time.trial_s + max(self._outside_s)):
             return f"what is left of the budget of {self._budget_s:.0f} s is for confirming"
         self._begun = deadline.clock(), self._worker.busy_s
@@ -136,6 +136,13 @@ class TimeLimit:
             return
         begun, busy_s = self._begun
         self._outside_s.append(max(0.0, self._time.plan.deadline.clock() - begun - (self._worker.busy_s - busy_s)))
+
+
+def _is_worth_confirming(candidate: Candidate) -> bool:
+    """Whether there is anything to confirm: a model that keeps the bound in low precision, or float that gains."""
+    outcome = candidate.trial.outcome
+    gains = isinstance(outcome, Measured) and outcome.latency.speedup.low > _GAIN
+    return candidate.trial.feasible and (bool(candidate.placement) or gains)
 
 
 class Budget(TimeLimit):

@@ -29,7 +29,7 @@ from inlay.run.session import Session
 from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.targets.base import Artifact, OwnPrecision, TargetSpec
 from inlay.targets.registry import create, in_float32
-from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
+from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial, shown_sqnr
 from inlay.types import Placement
 
 _HANG_FACTOR = 3.0
@@ -80,7 +80,7 @@ class Given:
             return ""
         db, least = self.accuracy.sqnr_db, bound.min_sqnr_db
         lost = "" if least is None or db >= least else f", below {least:g} dB with nothing in 8 bits"
-        return f"{target} itself computes the given model at {db:.1f} dB against float32{lost} ({self.precision})"
+        return f"{target} itself computes the given model at {shown_sqnr(db)} against float32{lost} ({self.precision})"
 
 
 def run_given(session: Session) -> Given:

@@ -82,6 +82,7 @@ class Costs:
         crossed: samples beside these that it is judged on, some of them with the ranges of others.
         rounding_s: rounding the weights once more, as these others ask for.
         deterministic: one block in one process tells all.
+        feeds: that latency is measured on, of a shape each.
     """
 
     worker_s: float
@@ -94,17 +95,26 @@ class Costs:
     crossed: int = 0
     rounding_s: float = 0.0
     deterministic: bool = False
+    feeds: int = 1
 
     @classmethod
     def assumed(
-        cls, worker_s: float, build_s: float, inference_s: float, slot_ns: int, deterministic: bool = False
+        cls,
+        worker_s: float,
+        build_s: float,
+        inference_s: float,
+        slot_ns: int,
+        deterministic: bool = False,
+        feeds: int = 1,
     ) -> Costs:
-        """By what is known after the first inference, and readings of at least ``slot_ns`` nanoseconds."""
-        slot_s = slot_ns * 1e-9
+        """By what is known after the first inference, and readings of at least ``slot_ns`` nanoseconds in all feeds."""
+        slot_s = slot_ns * 1e-9 / feeds
         is_long = inference_s > policy.LONG_INFERENCE_SLOTS * slot_s
         reading_s = inference_s if is_long else max(slot_s, 2.0 * inference_s) + inference_s
         # the first build, which also reads the model for the first time, takes no less than that of a candidate
-        return cls(worker_s, build_s, build_s, inference_s, inference_s, 2.0 * reading_s, deterministic=deterministic)
+        turn_s = 2.0 * feeds * reading_s
+        ahead = cls(worker_s, build_s, build_s, inference_s, inference_s, turn_s)
+        return replace(ahead, deterministic=deterministic, feeds=feeds)
 
     def learned(self, took: Mapping[str, Sequence[float]]) -> Costs:
         """The same by what messages of workers took lately (:attr:`~inlay.measure.client.Worker.took`).
@@ -162,8 +172,8 @@ class Costs:
 
         By one inference: of few messages, the first ones say how long a model takes that is not warm.
         """
-        turn_s = Costs.assumed(self.worker_s, self.build_s, self.inference_s, slot_ns).turn_s
-        ready_s = self.build_s + self.sample_s + 2 * _WARMING * self.inference_s
+        turn_s = Costs.assumed(self.worker_s, self.build_s, self.inference_s, slot_ns, False, self.feeds).turn_s
+        ready_s = self.build_s + self.sample_s + 2 * self.feeds * _WARMING * self.inference_s
         return self.worker_s + ready_s + 2 * (1 + blocks) * turn_s
 
 
@@ -271,6 +281,7 @@ class Plan:
             spent_s: by earlier sessions.
             more: the first inference was not over by then.
         """
+        costs = replace(costs, turn_s=costs.turn_s / costs.feeds)  # of several shapes, there are fewer blocks
         builds, inferences = _PREPARING
         ahead_s = builds * costs.candidate_build_s + inferences * costs.inference_s
         ahead_s += 2 * _LEAST_BLOCKS * costs.block_s(_LEAST_MODELS)

@@ -191,7 +191,8 @@ class Session:
             again = clock()
             self.worker.run(file, [feed])
             inference_s = min(inference_s, clock() - again)
-        self._costs = Costs.assumed(self.worker_s, built - begun, inference_s, slot_ns, self.worker.deterministic)
+        deterministic, feeds = self.worker.deterministic, len(self.inputs.workload.feeds)
+        self._costs = Costs.assumed(self.worker_s, built - begun, inference_s, slot_ns, deterministic, feeds)
 
     def limit_samples(self) -> None:
         """Keep as many samples as there is time to judge models on: decided once in a run, with its first inference.
