@@ -9,7 +9,7 @@ import pytest
 
 from inlay.cli.render import quantized
 from inlay.quant.plain.graph import Leftover
-from inlay.run.instant.by_costs import ByCosts
+from inlay.run.instant.by_costs import ByCosts, _gains, _why_not
 from inlay.run.instant.quantize import Quantized
 from inlay.trial import Accuracy, Interval
 
@@ -36,11 +36,32 @@ def test_a_float_model_has_no_ranges_and_what_was_not_timed_is_not_called_the_fa
     tried = text(replace(FLOAT, by_costs=how))
     assert "1.40x [1.30, 1.50] over the given model in float, 0.90x [0.80, 0.95] in low precision at best" in tried
     assert "nothing was timed" not in tried
+    assert "was chosen" not in tried
+    because = text(replace(FLOAT, by_costs=replace(how, why_float="low precision is 0.64x over float")))
+    assert "Float was chosen: low precision is 0.64x over float." in because
+    kept = text(replace(FLOAT, by_costs=replace(how, why_float="of this", unchanged=True)))
+    assert "The given model was chosen: of this." in kept
     unchanged = text(replace(FLOAT, by_costs=replace(how, in_float=low, unchanged=True)))
     assert unchanged.startswith("Wrote q.onnx: the given model.")
     assert "0.90x [0.80, 0.95] over the given model in float" in unchanged
     missed = text(replace(FLOAT, by_costs=replace(how, unchanged=True, kept=False, bound_db=20.0, rejected=None)))
     assert "THIS IS THE GIVEN MODEL: no placement kept 20.0 dB" in missed
+
+
+@pytest.mark.parametrize(
+    ("ratio", "gains", "said"),
+    [
+        (Interval(0.9, 0.8, 0.95), False, "low precision is 0.90x [0.80, 0.95] over float in the same blocks"),
+        (Interval(1.05, 0.98, 1.2), False, "a gain below 1.1x must be shown by its interval"),
+        (Interval(1.32, 0.0, float("inf")), True, "too few readings to say whether low precision is faster than float"),
+        (Interval(1.05, 1.02, 1.2), True, ""),
+        (Interval(1.32, 0.9, 1.6), True, ""),
+    ],
+)
+def test_the_reason_for_float_is_the_one_that_decided(ratio: Interval, gains: bool, said: str) -> None:
+    assert _gains(ratio) == gains
+    if said:
+        assert said in _why_not(ratio, "float")
 
 
 def test_a_model_of_which_nothing_can_be_quantized() -> None:

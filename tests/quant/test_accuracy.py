@@ -10,6 +10,7 @@ import pytest
 from inlay.data import Samples
 from inlay.errors import DataError
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, margin_db
+from inlay.quant.metrics import AGREEMENTS, Metric, top1
 from inlay.trial import Accuracy
 
 
@@ -71,6 +72,23 @@ def test_a_metric_that_cannot_take_another_shape_is_a_judgement() -> None:
     assert found.reason.startswith("output y has another shape than float's in 1 of 2 samples: the metric failed")
     with pytest.raises(DataError, match="the metric failed"):
         judge.judge([{"y": np.full(5, -1.0)}] * 2)
+
+
+def test_a_metric_that_counts_falls_by_a_count() -> None:
+    """One of 22 samples is no 4.545 % of anything; a metric that counts nothing is the negative control."""
+    labels = np.arange(22) % 3
+    reference = [{"y": np.eye(3)[[label]]} for label in labels]
+    outputs = [reference[1], *reference[1:]]
+    samples = Samples(({},) * 22, "feeds", "test", labels=labels)
+
+    def reason(metric: Metric, name: str) -> str:
+        return Judge(reference, samples, Bound(None, name, 0.01), metric, confidence=None).judge(outputs).reason
+
+    assert reason(top1, "top1") == "top1 falls by 1 of 22 (0.04545), more than 0.01"
+    assert reason(AGREEMENTS["top1-agreement"], "top1-agreement").startswith(
+        "top1-agreement falls by 1 of 22 (0.04545)"
+    )
+    assert reason(lambda found, wanted: top1(found, wanted), "mine") == "mine falls by 0.04545, more than 0.01"
 
 
 def test_an_output_without_signal_is_left_out_and_named() -> None:

@@ -9,6 +9,7 @@ import json
 import shlex
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from inlay.cli import commands
 from inlay.errors import JournalError, UsageError
 from inlay.prepare.options import command_line
 from inlay.report.folder import read_run
+from inlay.report.kernels import scale, unit_rows
 from inlay.report.layered import layers_of, positions
+from inlay.report.page import bars
 from inlay.report.points import front, select_lines
 from tests.report.conftest import HOSTILE, chain_model, feeds
 
@@ -67,6 +70,27 @@ def test_a_run_ends_with_its_report(page: Page) -> None:
     assert sections == {"verdict", "front", "graph", "kernels", "units", "search", "accuracy", "again"}
     (verdict,) = (attrs for _, attrs in page.elements if attrs.get("class") == "verdict")
     assert verdict is not None
+
+
+def test_kernel_times_add_up_to_the_measured_latency_however_slow_a_profile_was(finished: Path) -> None:
+    """A profile is of one moment: beside the latencies it would tell another story. The null target's is exact."""
+    run = read_run(finished)
+    assert run.evidence is not None
+    slow = {key: [replace(k, ns=3.0 * k.ns) for k in kernels] for key, kernels in run.profiles.items()}
+    usual, found = bars(run, run.evidence), bars(replace(run, profiles=slow), run.evidence)
+    latency = {a["name"]: a["latency_ms"] for a in run.result["anchors"]}
+    assert len(found) >= 2
+    for before, bar in zip(usual, found, strict=True):
+        assert bar.measured
+        assert bar.total == pytest.approx(before.total)
+        assert sum(bar.parts.values()) == pytest.approx(bar.total)
+        assert bar.profiled == pytest.approx(3.0 * before.profiled), "what the profile said stands beside"
+        if bar.name in latency:
+            assert bar.total == pytest.approx(latency[bar.name] * 1e6)
+    assert found[-1].total == pytest.approx(run.result["best"]["latency_ms"] * 1e6)
+    rows, scaled = unit_rows(run, run.evidence), unit_rows(replace(run, profiles=slow), run.evidence)
+    assert [r.ns for r in scaled] == pytest.approx([r.ns for r in rows])
+    assert scale(run, "unknown") is None, "negative control: there is nothing to scale by"
 
 
 def test_nothing_is_loaded_from_elsewhere(page: Page) -> None:
