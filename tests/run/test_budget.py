@@ -15,6 +15,7 @@ from benchmarks import honesty
 
 from inlay.deadline import Deadline
 from inlay.errors import Late, UsageError
+from inlay.measure.costs import Costs
 from inlay.measure.in_process import Clock, simulated
 from inlay.measure.journal import Journal
 from inlay.model.child import Child, Part
@@ -24,7 +25,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound
 from inlay.run.budget import TimeLimit
 from inlay.run.inputs import TuneRequest
-from inlay.run.plan import Costs, Plan, efforts
+from inlay.run.plan import Plan, efforts
 from inlay.run.preparation import prepare_model
 from inlay.run.result import TuneResult
 from inlay.run.session import Session

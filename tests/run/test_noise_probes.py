@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples
 from inlay.errors import RunFailed
+from inlay.measure.costs import FREE
 from inlay.measure.journal import Journal
 from inlay.model.load import load
 from inlay.prepare.model import PreparedModel, prepare
@@ -22,7 +23,6 @@ from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import ProbeBudget, Sensitivity
 from inlay.run.facts import PROBE_BUDGET
 from inlay.run.noise_probes import Probes
-from inlay.run.plan import FREE
 from inlay.targets.onnxruntime.target import capabilities_for
 from tests.support.hands import HandsHere
 

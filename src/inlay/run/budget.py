@@ -9,11 +9,12 @@ from typing import Protocol
 
 from inlay.deadline import Deadline
 from inlay.measure.client import Worker
+from inlay.measure.costs import Costs
 from inlay.measure.journal import Journal
 from inlay.prepare.config import TuneConfig
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import HURRIED, HURRIES, SPARE
-from inlay.run.plan import Costs, Plan
+from inlay.run.plan import Plan
 from inlay.trial import Measured, Proposal
 
 _BUILDS_OF_A_TRIAL = 3

@@ -10,6 +10,7 @@ from functools import partial
 from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
+from inlay.measure.costs import FREE, Costs
 from inlay.measure.journal import Journal
 from inlay.model.hands import Recruit, helped
 from inlay.prepare.model import PreparedModel
@@ -18,7 +19,6 @@ from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
 from inlay.run.facts import NOISE, PROBE_BUDGET, SENSITIVITY
-from inlay.run.plan import FREE, Costs
 from inlay.types import Placement
 
 SHARE = 0.1

@@ -12,6 +12,7 @@ import numpy as np
 
 from inlay.data import Samples
 from inlay.deadline import Deadline
+from inlay.measure.costs import Costs
 from inlay.measure.journal import Journal
 from inlay.model.hands import Recruit
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -24,7 +25,6 @@ from inlay.run.evaluate import Evaluator
 from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.machine_costs import read_costs
 from inlay.run.noise_probes import SHARE, Probes
-from inlay.run.plan import Costs
 from inlay.run.progress import Progress
 from inlay.search.baselines import Anchors, anchor_units
 from inlay.search.cost_prior import CostParameters

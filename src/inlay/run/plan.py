@@ -9,14 +9,13 @@ done as thoroughly as the settings say.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from inlay.deadline import Clock, Deadline
 from inlay.errors import TooShort
-from inlay.measure import policy
+from inlay.measure.costs import Costs
 from inlay.measure.race import Protocol
 from inlay.measure.stats import MIN_PAIRS
 from inlay.prepare.config import TuneConfig
@@ -49,12 +48,8 @@ LEAST_SAMPLES = 2
 """In each part, where the model is slow."""
 LATER_LOOK = 3
 """Times the processes of the first look that a second look takes."""
-_OBSERVING = 4
-"""Inferences that a sample takes in calibration, about: all values are wanted, and they become histograms."""
 _RESUMED_SHARE = 0.25
 """Of the budget, what a resumed session has at least for confirming what earlier ones found."""
-_WARMING = 5
-"""Inferences that tell how many of them fill a slot."""
 _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
 _LATE_SAFETY = 1.1
@@ -65,120 +60,6 @@ _LEAST_MODELS = 3
 """The given model, float, and one in low precision: fewer leave nothing to decide."""
 _PREPARING = (8, 30)
 """Builds and inferences that normalizing, calibrating and two anchors take at least, besides their readings."""
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Seconds that steps take here, as this run found out: at first by one inference, later by the latest messages.
-
-    Attributes:
-        worker_s: starting a process for the runtime.
-        build_s: building the given model in it.
-        candidate_build_s: building a candidate.
-        inference_s: one inference of the given model, by itself.
-        sample_s: one inference whose outputs are wanted.
-        turn_s: one model in one block.
-        unseen: samples that the winner is judged on.
-        crossed: samples beside these that it is judged on, some of them with the ranges of others.
-        rounding_s: rounding the weights once more, as these others ask for.
-        deterministic: one block in one process tells all.
-        feeds: that latency is measured on, of a shape each.
-    """
-
-    worker_s: float
-    build_s: float
-    candidate_build_s: float
-    inference_s: float
-    sample_s: float
-    turn_s: float
-    unseen: int = 0
-    crossed: int = 0
-    rounding_s: float = 0.0
-    deterministic: bool = False
-    feeds: int = 1
-
-    @classmethod
-    def assumed(
-        cls,
-        worker_s: float,
-        build_s: float,
-        inference_s: float,
-        slot_ns: int,
-        deterministic: bool = False,
-        feeds: int = 1,
-    ) -> Costs:
-        """By what is known after the first inference, and readings of at least ``slot_ns`` nanoseconds in all feeds."""
-        slot_s = slot_ns * 1e-9 / feeds
-        is_long = inference_s > policy.LONG_INFERENCE_SLOTS * slot_s
-        reading_s = inference_s if is_long else max(slot_s, 2.0 * inference_s) + inference_s
-        # the first build, which also reads the model for the first time, takes no less than that of a candidate
-        turn_s = 2.0 * feeds * reading_s
-        ahead = cls(worker_s, build_s, build_s, inference_s, inference_s, turn_s)
-        return replace(ahead, deterministic=deterministic, feeds=feeds)
-
-    def learned(self, took: Mapping[str, Sequence[float]]) -> Costs:
-        """The same by what messages of workers took lately (:attr:`~inlay.measure.client.Worker.took`).
-
-        A busy machine takes longer than the inference itself, and the first build and process longer than later ones.
-        """
-
-        def typical(do: str, known: float) -> float:
-            return float(np.median(took[do])) if took.get(do) else known
-
-        builds = list(took.get("load", ()))[1:]  # the first one is of the given model
-        return replace(
-            self,
-            worker_s=typical("target", self.worker_s),
-            candidate_build_s=float(np.median(builds)) if builds else self.candidate_build_s,
-            sample_s=typical("run", self.sample_s),
-            turn_s=typical("time", self.turn_s),
-        )
-
-    def block_s(self, models: int) -> float:
-        """One block of so many models."""
-        return models * self.turn_s
-
-    def judge_s(self, samples: int) -> float:
-        """Building a candidate, and judging it on so many samples."""
-        return self.candidate_build_s + samples * self.sample_s
-
-    def crossing_s(self, judged: int, observed: int) -> float:
-        """Judging so many samples on two models, one of which is new and made from so many observed ones."""
-        if judged <= 0:
-            return 0.0
-        anew_s = self.judge_s(_OBSERVING * observed) + self.rounding_s if observed else 0.0
-        return 2 * self.judge_s(judged) + anew_s
-
-    @property
-    def crossed_s(self) -> float:
-        """That of all samples that are to be judged so."""
-        return self.crossing_s(self.crossed, self.crossed)
-
-    def trial_s(self, samples: int, blocks: int) -> float:
-        """Judging a candidate on so many samples, and so many blocks of a race."""
-        return self.judge_s(samples) + blocks * self.block_s(3)
-
-    def profile_s(self, models: int, repeats: int) -> float:
-        """Profiles of so many candidates: each is built twice."""
-        return models * (2 * self.candidate_build_s + repeats * self.sample_s)
-
-    def process_s(self, models: int, blocks: int) -> float:
-        """So many blocks in a fresh process."""
-        ready_s = self.candidate_build_s + _WARMING * self.sample_s
-        return self.worker_s + models * ready_s + blocks * self.block_s(models)
-
-    def beside_s(self, blocks: int, slot_ns: int) -> float:
-        """So many blocks of the given model here and in one fresh process, in turn, before many were measured.
-
-        By one inference: of few messages, the first ones say how long a model takes that is not warm.
-        """
-        turn_s = Costs.assumed(self.worker_s, self.build_s, self.inference_s, slot_ns, False, self.feeds).turn_s
-        ready_s = self.build_s + self.sample_s + 2 * self.feeds * _WARMING * self.inference_s
-        return self.worker_s + ready_s + 2 * (1 + blocks) * turn_s
-
-
-FREE = Costs.assumed(0.0, 0.0, 0.0, 0)
-"""Where nothing takes time."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError, TimedOut, TooShort
 from inlay.files import refuse_odd_name, writing_in
 from inlay.measure.client import Limit, Worker
+from inlay.measure.costs import FREE, Costs
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
 from inlay.model.guard import limited
@@ -26,7 +27,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.tolerance import samples_needed
 from inlay.run.facts import SAMPLES, rounding_of
 from inlay.run.inputs import RunInputs, TuneRequest
-from inlay.run.plan import FREE, Costs, Plan
+from inlay.run.plan import Plan
 from inlay.targets.base import Artifact, TargetSpec
 
 _QUICK_S = 0.05

@@ -34,6 +34,7 @@ from inlay.data import Workload
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
 from inlay.measure.client import Limit, Worker
+from inlay.measure.costs import Costs
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.policy import REPORTED_LEVEL
 from inlay.measure.stats import LEVEL
@@ -66,7 +67,7 @@ from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.confirm.undecided import by_search, contradicted, left_open, open_words, told, too_few, unrefuted
 from inlay.run.confirm.verification import Unseen, Verifier, Weigh, least_db, nothing_said
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import QUICK_CONTENDERS, Costs, Effort, Plan, efforts
+from inlay.run.plan import QUICK_CONTENDERS, Effort, Plan, efforts
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
