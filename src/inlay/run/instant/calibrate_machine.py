@@ -97,14 +97,14 @@ def calibrate_machine(
     totals: list[Total] = []
     failed: Counter[str] = Counter()
     done = 0
-    with scratch() as folder, Worker(spec, folder) as worker:
+    with scratch() as place, Worker(spec, place) as worker:
         worker.must_time()
         profiles = "profile" not in worker.lacks
         for number, proto in enumerate(models):
             if done and not deadline.left:
                 break
             stage(f"measure kernels: {proto.graph.name} ({number + 1} of {len(models)})")
-            work = folder / str(number)
+            work = place / str(number)
             work.mkdir()
             try:
                 if profiles:
