@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from inlay.errors import JournalError
+from inlay.run.session import work_in
 from inlay.testing import residual_model, small_model
 from tests.support.command_line import FAST, RunCommand, failed
 from tests.support.fixtures import SaveModel
@@ -82,3 +85,42 @@ def test_a_log_is_no_input_and_begins_with_the_first_event(run: RunCommand, save
     log.write_text("of an earlier run")
     assert run("tune", path, "-o", tmp_path / "out", "--data", samples, "--json-log", log)[0] == 1
     assert log.read_text() == "of an earlier run", "a command that is refused leaves it"
+
+
+def test_a_third_run_sees_the_second_that_began_as_the_first_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the end of one run removes is not the file by which the next one holds the folder."""
+    out, release = tmp_path / "out", FileLock.release
+    with contextlib.ExitStack() as second:
+        first = work_in(out)
+        first.__enter__()
+        begun: list[Path] = []
+
+        def released(lock: FileLock, force: bool = False) -> None:
+            release(lock, force)
+            monkeypatch.undo()
+            begun.append(second.enter_context(work_in(out)))  # at the very moment at which the first one ends
+
+        monkeypatch.setattr(FileLock, "release", released)
+        first.__exit__(None, None, None)
+        (work,) = begun
+        assert work.parent == out, "the control: the second one runs"
+        with pytest.raises(JournalError, match="another run is using"), work_in(out):
+            pass
+        assert work.is_dir()
+    assert not [*out.iterdir()]
+
+
+@pytest.mark.parametrize("words", [["report"], ["select", "--fastest"]], ids=lambda words: words[0])
+def test_commands_on_a_run_leave_one_in_progress_alone(
+    words: list[str], run: RunCommand, save: SaveModel, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert run("tune", save(residual_model()), "-o", out, *FAST)[0] == 0
+    with work_in(out) as work:  # as a run does while it goes on
+        (work / "candidate.onnx").touch()
+        assert run(words[0], out, *words[1:])[0] == 0
+        assert (work / "candidate.onnx").exists()
+        with pytest.raises(JournalError, match="another run is using"), work_in(out):
+            pass

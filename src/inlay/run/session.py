@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -314,8 +315,12 @@ def _locked(folder: Path) -> Iterator[None]:
             shutil.rmtree(stale, ignore_errors=True)
         yield
     finally:
-        lock.release()
+        # while it is held: afterwards it may be the next run's, and without its file a third run would not see that one
         with contextlib.suppress(OSError):
             (folder / ".lock").unlink()
+        lock.release()
+        with contextlib.suppress(OSError):
+            if sys.platform == "win32":  # there, files that are open stay
+                (folder / ".lock").unlink()
             for each in made:
                 each.rmdir()  # only where nothing was written to it
