@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from inlay.errors import UNPROVEN
 from inlay.testing import small_model
 from tests.support.fixtures import SaveModel
 
@@ -65,7 +66,7 @@ def run(folder: Path, words: list[str], **more: str) -> None:
         **more,
     }
     done = subprocess.run(words, cwd=folder / "work", env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 1), done.stderr  # tune and explain say with 1 that nothing was gained
+    assert done.returncode in (0, 1, UNPROVEN), done.stderr  # 1: nothing was gained; three samples prove no bound
     assert not [line for line in done.stderr.splitlines() if "onnxruntime" in line.lower()], done.stderr
 
 
