@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,17 +14,21 @@ import pytest
 from onnx import numpy_helper
 
 import inlay
+from inlay.autotuner import QDQAutotuner
+from inlay.cli import render
 from inlay.data import input_specs, workload_of
 from inlay.errors import ModelError
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import HERE
 from inlay.model.held import changed_since, held
-from inlay.model.load import file_sha256, load
+from inlay.model.load import ModelFile, file_sha256, load
 from inlay.run import compare
 from inlay.run.instant.one_shot import OneShot
 from inlay.run.progress import SearchStep
 from inlay.targets.base import TargetSpec
 from inlay.testing import random_feed, run_reference, small_model, sqnr
+from inlay.tosa import command as tosa
+from inlay.tosa.lowering import lower
 
 STAGES = ("as it is", "confirm")
 
@@ -191,6 +196,70 @@ def test_bench_times_what_it_read(given: Given) -> None:
     )
     assert [row.path for row in rows] == [given.path] * 2
     assert not given.path.exists()
+
+
+def test_bench_says_which_file_changed(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
+        given.replace()
+        return HERE.start(spec, folder, limit)
+
+    other = given.path.with_name("other.onnx")
+    onnx.save(given.old, other)
+    files = [load(given.path), load(other)]
+    workload = workload_of([dict(random_feed(given.old))], input_specs(files[0].model), (), ())
+    lab, rng = replace(HERE, start=start), np.random.default_rng(0)
+    rows = compare.compare(files, TargetSpec("null"), workload, 1, 1, rng, lab)
+    assert [bool(row.changed) for row in rows] == [True, False]
+    (line,) = [line for line in render.benched(rows) if isinstance(line, str)]
+    assert f"WARNING: {given.path} changed during the run" in line
+
+
+def test_lower_writes_what_it_read_and_says_that_it_changed(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inlay.quantize(given.path, tmp_path / "old.onnx", data=samples(given.old), target="null")
+    quantized = onnx.load(tmp_path / "old.onnx")
+    pair = Given(given.path, quantized, emptied(quantized), given.external)
+    given.path.with_name("weights.bin").unlink(missing_ok=True)  # a second model would be appended
+    pair.write()
+    want = tosa.lower_file(given.path, tmp_path / "want.tosa")
+    assert want.changed == ""
+
+    def late(*words: Any, **named: Any) -> Any:
+        pair.replace()
+        return lower(*words, **named)
+
+    monkeypatch.setattr(tosa, "lower", late)
+    got = tosa.lower_file(given.path, tmp_path / "got.tosa")
+    assert "changed during the run" in got.changed
+    assert got.lines()[-1] == f"WARNING: {got.changed}"
+    assert (tmp_path / "got.tosa").read_bytes() == (tmp_path / "want.tosa").read_bytes()
+
+
+def test_lower_refuses_what_changes_while_it_is_read(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(path: Path) -> ModelFile:
+        file = load(path)
+        given.replace()
+        return file
+
+    monkeypatch.setattr(tosa, "load", late)
+    with pytest.raises(ModelError, match="changed while it was read"):
+        tosa.lower_file(given.path, tmp_path / "m.tosa")
+
+
+def test_the_step_by_step_tuner_goes_on_with_what_it_read(given: Given) -> None:
+    tuner = QDQAutotuner(given.path, samples=samples(given.old))
+    tuner.initialize()
+    given.replace()
+    tuner.submit(2.0)
+    tuner.set_profile_region(tuner.regions[0])
+    assert tuner.generate() is not None
+    tuner.submit(1.0)
+    with pytest.warns(UserWarning, match="changed during the run"):
+        tuner.export_best(given.path.with_name("best.onnx"))
+    assert same_function(given.path.with_name("best.onnx"), given)
 
 
 def test_a_model_that_is_written_between_reading_and_copying_is_refused(given: Given, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from inlay.data import bound as with_sizes
 from inlay.errors import ModelError, TargetError, UsageError
 from inlay.files import scratch, scratch_folder
 from inlay.model.graph import Graph
+from inlay.model.held import changed_since, held
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
@@ -31,7 +33,7 @@ from inlay.model.store import embed_weights
 from inlay.model.user_code import user_function
 from inlay.prepare.candidate_writer import metadata
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.prepare.qdq_import import import_qdq, read_baseline
+from inlay.prepare.qdq_import import import_qdq, require_baseline
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge, find_metric
 from inlay.quant.plain.graph import Leftover
@@ -104,6 +106,7 @@ class Subject:
             self._samples, self._selection = parts.calibration, parts.selection
         self.sha256 = file.sha256
         self.files = (*file.files, *files_of(samples))
+        self._file = file
         self._folder, self._target = folder, target
         self._kept: Path | None = None
         extraction = take_apart(file, self._samples.feeds, folder)
@@ -113,6 +116,11 @@ class Subject:
     def graph(self) -> Graph:
         """The indexed view of the normalized model."""
         return self.prepared.graph
+
+    def warn_of_change(self) -> None:
+        """Warn where the given file is no longer what was read of it: all that comes of it is of what was read."""
+        if changed := changed_since(self._file):
+            warnings.warn(changed, stacklevel=3)
 
     def emit(self, placement: Placement) -> onnx.ModelProto:
         """A self-contained model with ``placement`` (below 2 GB)."""
@@ -156,7 +164,7 @@ class Subject:
         with scratch(self._folder) as folder:
             work = folder
             file = _read(source, work)
-            read_baseline(file.path, self.prepared.file)
+            require_baseline(file, self.prepared.file)
             prepared = replace(self.prepared, extraction=None)
             imported = import_qdq(prepared, file, self._target.float_rewrites, self._samples.feeds, work)
         ((_, placement),) = imported.placements
@@ -208,7 +216,7 @@ class Subject:
 
 def _read(source: Source, folder: Path) -> ModelFile:
     if isinstance(source, (str, Path)):
-        return load(source)
+        return held(load(source), folder / "given")
     if not isinstance(source, (onnx.ModelProto, ir.Model)):
         raise ModelError(f"a path, an onnx.ModelProto or an onnx_ir.Model is needed, not {type(source).__name__}")
     path = folder / "source.onnx"

@@ -243,7 +243,8 @@ class QDQAutotuner(Findings):
         return self._write(placement, path)
 
     def export_best(self, path: str | Path | None = None) -> bytes:
-        """Write the incumbent, whether a latency is awaited or not; otherwise as :meth:`export_onnx`."""
+        """Write the incumbent, latency awaited or not, as :meth:`export_onnx`; warn where the given file changed."""
+        self._subject.warn_of_change()
         return self._write(self._core.incumbent, path)
 
     def _write(self, placement: Placement, path: str | Path | None) -> bytes:

@@ -114,7 +114,7 @@ def bench(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Compare the latency of models: interleaved, paired, with 95 % intervals."""
     with closing(_progress(as_json)) as progress:
         rows = api.bench(**options, progress=progress)
-    answer(as_json, {"models": rows}, lambda: [render.bench_table(rows)])
+    answer(as_json, {"models": rows}, lambda: render.benched(rows))
 
 
 @app.command()

@@ -62,7 +62,8 @@ CONFIG = _parameter(
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Take options from a YAML file, by their names here; the command line goes first.",
+        help="Take options from a YAML file, by their names here; the command line goes first. Trust such a file as "
+        "you trust a command line: it may name programs and functions to run.",
         callback=_from_file,
         is_eager=True,
         show_default=False,

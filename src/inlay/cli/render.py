@@ -139,8 +139,14 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
     return f"metric {accuracy.metric:.4f}{drop}, {sqnr} on {where}"
 
 
+def benched(rows: Sequence[BenchRow]) -> Iterator[str | Table]:
+    """The comparison that ``inlay bench`` made, and which of the files changed meanwhile."""
+    yield bench_table(rows)
+    yield from (f"  WARNING: {row.changed}." for row in rows if row.changed)
+
+
 def bench_table(rows: Sequence[BenchRow]) -> Table:
-    """The comparison that ``inlay bench`` made."""
+    """A row for each model."""
     head = ("model", "latency", "speed-up over the first, 95 % interval", "blocks")
     if any(r.estimated for r in rows):
         head = ("model", "latency, estimated", "speed-up over the first", "blocks")

@@ -30,7 +30,7 @@ def held(file: ModelFile, folder: Path) -> ModelFile:
     Raises:
         ModelError: the model is no longer what was loaded, or there is no room for the copy.
     """
-    changed = ModelError(f"{file.path} changed while it was read: run the command again once it is written")
+    changed = _changed(file)
     copy, root = folder / file.path.name, file.path.parent.resolve()
     try:
         folder.mkdir(parents=True)
@@ -55,6 +55,16 @@ def held(file: ModelFile, folder: Path) -> ModelFile:
     return replace(load(copy), path=file.path, external=file.external, copy=copy)  # which maps the copied data
 
 
+def require_as_read(file: ModelFile) -> None:
+    """For what reads all of a model at once: raise ModelError where that is no longer what was loaded."""
+    if changed_since(file):
+        raise _changed(file)
+
+
+def _changed(file: ModelFile) -> ModelError:
+    return ModelError(f"{file.path} changed while it was read: run the command again once it is written")
+
+
 def kept(file: ModelFile, path: Path) -> ModelFile:
     """A model without external data, also written to ``path``. Raises JournalError where that cannot be."""
     with contextlib.suppress(OSError):  # what is wrong with the folder is said below
@@ -70,6 +80,6 @@ def changed_since(file: ModelFile) -> str:
         if files_sha256(file.files) == file.sha256:
             return ""
     return (
-        f"{file.path} changed during the run: what was measured and written is the model as it was read at the "
-        f"beginning (sha256 {file.sha256[:16]}…); run the command again for the new one"
+        f"{file.path} changed during the run: this result is that of the model as it was read at the beginning "
+        f"(sha256 {file.sha256[:16]}…); run the command again for the new one"
     )

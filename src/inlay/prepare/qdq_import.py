@@ -102,6 +102,13 @@ def read_baseline(path: Path, model: ModelFile) -> ModelFile:
         UsageError: it holds no Q/DQ nodes, or its inputs and outputs are not ``model``'s.
     """
     file = load(path)
+    require_baseline(file, model)
+    return file
+
+
+def require_baseline(file: ModelFile, model: ModelFile) -> None:
+    """Check that a Q/DQ model stands for the same function as ``model``. Raises UsageError."""
+    path = file.path
     if not holds_quantized(file):
         raise UsageError(f"--qdq-baseline {path}: it holds no QuantizeLinear nodes, nor other operators on integers")
     here, there = input_specs(model.model), input_specs(file.model)
@@ -110,7 +117,6 @@ def read_baseline(path: Path, model: ModelFile) -> ModelFile:
     outputs = [str(v.name) for v in model.model.graph.outputs]
     if [str(v.name) for v in file.model.graph.outputs] != outputs:
         raise UsageError(f"--qdq-baseline {path}: its outputs are not the model's ({', '.join(outputs)})")
-    return file
 
 
 def _listed(specs: Sequence[InputSpec]) -> str:

@@ -15,7 +15,7 @@ from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.measure.stats import LEVEL, speedup
 from inlay.measure.timing import joined
-from inlay.model.held import held
+from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec, is_estimate, unit_of
 from inlay.trial import Interval
@@ -28,7 +28,8 @@ class BenchRow:
     """One model of a comparison, and the first model's latency over its own, paired by block.
 
     ``latency_ms`` is the first one's median in ``unit`` over ``speedup``: medians of their own have another ratio.
-    Without an interval it is its own median. ``estimated`` says that the target computes its figures and measures none.
+    Without an interval it is its own median. ``estimated`` says that the target computes its figures and measures none,
+    ``changed`` that the file is no longer the model that was timed; it is empty where it is.
     """
 
     path: Path
@@ -37,6 +38,7 @@ class BenchRow:
     blocks: int
     unit: str = "ms"
     estimated: bool = False
+    changed: str = ""
 
 
 def load_all(models: Sequence[ModelSource]) -> list[ModelFile]:
@@ -90,6 +92,7 @@ def compare(
                     found = joined([found, again]).least_preempted(blocks)
                 readings.append(found)
                 deterministic, facts = worker.deterministic, worker.fingerprint.facts
+        changed = [changed_since(copy) for copy in copies]
     timing = joined(readings)
     ns, taken, first_ms = timing.ns, timing.taken, float(np.median(timing.own_ns[:, 0])) / 1e6
     rows = []
@@ -100,7 +103,7 @@ def compare(
             gain = Interval(ratio, ratio, ratio)
         own_ms = float(np.median(timing.own_ns[:, i])) / 1e6
         latency_ms = first_ms / gain.value if gain.is_told else own_ms
-        rows.append(BenchRow(file.path, latency_ms, gain, len(ns), unit_of(facts), is_estimate(facts)))
+        rows.append(BenchRow(file.path, latency_ms, gain, len(ns), unit_of(facts), is_estimate(facts), changed[i]))
     return rows
 
 

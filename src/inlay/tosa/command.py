@@ -14,6 +14,7 @@ import onnx_ir as ir
 from inlay.data import bound, files_of, input_specs, read_samples
 from inlay.errors import ModelError, UsageError
 from inlay.files import refuse_overwriting
+from inlay.model.held import changed_since, require_as_read
 from inlay.model.load import load
 from inlay.model.onnx_library import check
 from inlay.model.serialize import to_proto
@@ -33,11 +34,13 @@ class LowerReport:
         lowered: the lowered model.
         files: written files, ``OUT.tosa`` first, ``OUT.tosa.json`` last.
         measured: ranges that samples gave; None without samples.
+        changed: that the given file is no longer what was lowered; nothing where it is.
     """
 
     lowered: Lowered
     files: tuple[Path, ...]
     measured: MeasuredRanges | None = None
+    changed: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``: the profile, partitions by kind, files, and what is not lowered, and why."""
@@ -50,6 +53,7 @@ class LowerReport:
             "files": self.files,
             "not_lowered": left,
             "measured_ranges": ranges,
+            "changed": self.changed,
         }
 
     def lines(self) -> list[str]:
@@ -62,6 +66,8 @@ class LowerReport:
         ]
         if self.measured is not None:
             lines.append(str(self.measured))
+        if self.changed:
+            lines.append(f"WARNING: {self.changed}")
         left = self.lowered.not_lowered
         if left:
             lines.append(f"{len(left)} node{'s' * (len(left) != 1)} not lowered to integers:")
@@ -96,6 +102,7 @@ def lower_file(
     inputs = [*given.files, *files_of(data)]
     refuse_overwriting([output, side_of(output)], inputs)  # before the work; the other files' names come with it
     whole = without_rewrites(ir.external_data.load_to_model(given.model), rewrites)
+    require_as_read(given)  # from here on all of it is in memory
     try:
         check(whole)
         proto = to_proto(whole)
@@ -107,7 +114,7 @@ def lower_file(
         feeds = read_samples(data, bound(input_specs(given.model), bind or {}), find=user_function).feeds
         proto, measured = with_measured_ranges(proto, feeds, bind)
     lowered = lower(proto, profile, bind)
-    return LowerReport(lowered, write(lowered, output, inputs), measured)
+    return LowerReport(lowered, write(lowered, output, inputs), measured, changed_since(given))
 
 
 def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:
