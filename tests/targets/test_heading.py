@@ -9,12 +9,16 @@ import onnx
 import pytest
 
 import inlay
-from inlay.cli import render
+from inlay.cli import explained, render, render_fleet
 from inlay.cli.terminal import Table
 from inlay.errors import InlayError
+from inlay.explain.explanation import Bound, Explanation, Operator, Reason, Waste
+from inlay.fleet.page import write_page
+from inlay.fleet.result import Figures, FleetResult, Row
 from inlay.report.page import verdict
 from inlay.run.compare import BenchRow
 from inlay.run.result import TuneResult
+from inlay.run.select import Selected
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import available, create, heading_of, options_in
 from inlay.testing import random_feed
@@ -99,3 +103,55 @@ def test_a_comparison_of_estimates_says_so() -> None:
 
     assert "estimated" in head(render.bench_table([row]))
     assert "estimated" not in head(render.bench_table([dataclasses.replace(row, estimated=False)]))
+
+
+ESTIMATING = {"kind": "estimate", "unit": "cycles"}
+
+
+def row(name: str, facts: dict[str, str]) -> Row:
+    figures = Figures("full-int8", False, True, 2.0, 2.0, 2.0, 8.0, 4.0, 30.0, None, "b", "0", "done", facts=facts)
+    return Row(name, "m.onnx", "t", figures, "", 1.0, 1)
+
+
+def test_a_fleet_says_which_of_its_figures_are_estimated(tmp_path: Path) -> None:
+    def shown(*rows: Row) -> tuple[str, str]:
+        fleet = FleetResult(tmp_path, rows, None, 2.0)
+        said = render_fleet.verdict(fleet)
+        lines = [line if isinstance(line, str) else "\n".join(map(" ".join, line.rows)) for line in said]
+        return "\n".join(lines), write_page(tmp_path, fleet).read_text(encoding="utf8")
+
+    text, page = shown(row("a", ESTIMATING), row("b", {}))
+    for each in (text, page):
+        assert each.count("(estimated)") == 1
+        assert "1 of 2 estimated" in each
+    assert "8.000 cycles" in page
+    assert "8.000 ms" in page
+    for each in shown(row("a", {}), row("b", {"unit": ""})):
+        assert "estimated" not in each
+    assert "8.000 ms" in page
+    assert "all estimated" in shown(row("a", ESTIMATING))[0]
+
+
+def test_a_selection_says_in_what_its_gain_is() -> None:
+    done = Selected(Path("m"), "0" * 64, "full-int8", "", 2.0, 4.0, 30.0, None, 100, speedup_low=2.0, speedup_high=2.0)
+    assert "estimated" not in "".join(render.selected(done))
+    said = "".join(render.selected(dataclasses.replace(done, unit="cycles", estimated=True)))
+    assert "over the given model in cycles (estimated)" in said
+
+
+def test_an_explanation_counts_in_the_targets_unit_throughout() -> None:
+    operators = (
+        Operator("conv", "Conv", "float", "kernel", 1.5, True, (Reason("unsupported", "it has no kernel"),), 0.5),
+        Operator("relu", "Relu", "int8", "kernel", 0.5, False),
+    )
+    waste = (Waste("idle-pair", "x", (), 0.25, 0.1),)
+    at_most = Bound(2.0, 1.0, 0.9, ("nothing",))
+    for quantized in (False, True):
+        for every in (False, True):
+            found = Explanation("m", "t", quantized, 2.0, 2.0, operators, waste, facts=ESTIMATING, bound=at_most)
+            said = "\n".join(
+                each if isinstance(each, str) else "\n".join(map(" ".join, each.rows))
+                for each in explained.lines(found, every)
+            )
+            assert said.count(" cycles") > 5
+            assert " ms" not in said

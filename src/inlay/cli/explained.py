@@ -49,7 +49,7 @@ def lines(found: Explanation, every: bool = False) -> Iterator[str | Table]:
     if every:
         yield from _operators(found)
     if found.repair is not None:
-        yield from _repair(found.repair, every)
+        yield from _repair(found.repair, unit_of(found.facts), every)
     for note in found.notes:
         yield f"  Note: {note}."
 
@@ -66,28 +66,32 @@ def _head(found: Explanation) -> Iterator[str]:
     heavy_low = sum(o.precision == "int8" for o in heavy)
     yield f"  {len(low)} of {len(ran)} operators ran in INT8; of the {len(heavy)} heavy ones {heavy_low}."
     if found.quantized and found.lost_ms > 0:
-        yield f"  Time lost to placement: {found.lost_ms:.3f} ms of {found.kernels_ms:.3f} ms."
+        unit, what = unit_of(found.facts), "Lost" if found.facts.get("unit") else "Time lost"
+        yield f"  {what} to placement: {found.lost_ms:.3f} {unit} of {found.kernels_ms:.3f} {unit}."
 
 
 def _bound(found: Explanation) -> Iterator[str]:
     if found.bound is None:
         return
-    bound = found.bound
-    yield f"  INT8 brings at most {bound.at_most:.2f}x: {bound.best_ms:.3f} ms of {bound.float_ms:.3f} ms of kernels,"
+    bound, unit = found.bound, unit_of(found.facts)
+    best, whole = f"{bound.best_ms:.3f} {unit}", f"{bound.float_ms:.3f} {unit}"
+    yield f"  INT8 brings at most {bound.at_most:.2f}x: {best} of {whole} of kernels,"
     yield "  with each operator in its faster precision and conversions for nothing."
-    yield f"  All that can be in INT8: {bound.int8_ms:.3f} ms. What stands in the way:"
+    yield f"  All that can be in INT8: {bound.int8_ms:.3f} {unit}. What stands in the way:"
     for barrier in bound.barriers:
         yield f"    {barrier}"
 
 
 def _reasons(found: Explanation, every: bool) -> Iterator[str | Table]:
     """Heavy operators in float, those with one reason together, the most expensive first."""
+    unit = unit_of(found.facts)
     if not found.quantized and not every:
         gaining = sorted((o for o in found.operators if (o.gain_ms or 0.0) > 0.0), key=lambda o: -(o.gain_ms or 0.0))
         if gaining:
             yield ""
-            yield f"Operators that gain by INT8: {len(gaining)}, {sum(o.gain_ms or 0.0 for o in gaining):.3f} ms in all"
-        rows = [(f"{o.gain_ms or 0.0:.3f} of", f"{o.cost_ms:.3f} ms", o.op_type, o.name) for o in gaining[:_ROWS]]
+            total = sum(o.gain_ms or 0.0 for o in gaining)
+            yield f"Operators that gain by INT8: {len(gaining)}, {total:.3f} {unit} in all"
+        rows = [(f"{o.gain_ms or 0.0:.3f} of", f"{o.cost_ms:.3f} {unit}", o.op_type, o.name) for o in gaining[:_ROWS]]
         yield Table(">><<", rows, indent=2)
         return
     shown = [o for o in found.operators if o.reasons and (o.heavy or every)]
@@ -103,9 +107,9 @@ def _reasons(found: Explanation, every: bool) -> Iterator[str | Table]:
         members.sort(key=lambda o: -o.cost_ms)
         cost = sum(o.cost_ms for o in members)
         codes = " + ".join(r.code for r in members[0].reasons)
-        yield f"  {codes}: {len(members)} x {_types(members)}, {cost:.3f} ms{_gain(members)}"
+        yield f"  {codes}: {len(members)} x {_types(members)}, {cost:.3f} {unit}{_gain(members, unit)}"
         for operator in members if every else members[:_NAMES]:
-            yield f"    {operator.name} ({operator.kernel}, {operator.cost_ms:.3f} ms)"
+            yield f"    {operator.name} ({operator.kernel}, {operator.cost_ms:.3f} {unit})"
             for reason in operator.reasons:
                 yield f"      {reason.text} [{_PROOFS[reason.proof]}]{_advice(reason)}"
         if not every and len(members) > _NAMES:
@@ -117,9 +121,9 @@ def _types(members: list[Operator]) -> str:
     return ", ".join(types[:3]) + (" and others" if len(types) > 3 else "")
 
 
-def _gain(members: list[Operator]) -> str:
+def _gain(members: list[Operator], unit: str) -> str:
     gain = sum(o.gain_ms or 0.0 for o in members)
-    return f"; in INT8 {gain:.3f} ms less" if gain > 0 else ""
+    return f"; in INT8 {gain:.3f} {unit} less" if gain > 0 else ""
 
 
 def _advice(reason: Reason) -> str:
@@ -130,16 +134,16 @@ def _waste(found: Explanation, every: bool) -> Iterator[str]:
     rows = [w for w in found.waste if every or w.share >= policy.SHOWN_SHARE]
     if not rows:
         return
-    total = sum(w.cost_ms for w in found.waste)
+    total, unit = sum(w.cost_ms for w in found.waste), unit_of(found.facts)
     yield ""
-    yield f"Conversions that ran as kernels of their own: {len(found.waste)}, {total:.3f} ms"
+    yield f"Conversions that ran as kernels of their own: {len(found.waste)}, {total:.3f} {unit}"
     for row in rows if every else rows[:_ROWS]:
-        yield f"  {row.cost_ms:8.3f} ms {row.share:6.1%}  {_KINDS[row.kind]:<17} {row.value}"
+        yield f"  {row.cost_ms:8.3f} {unit} {row.share:6.1%}  {_KINDS[row.kind]:<17} {row.value}"
         if row.advice:
             yield f"{'':21}{row.advice}{'; timed without it' if row.timed else ''}"
     left = found.waste[len(rows if every else rows[:_ROWS]) :]
     if left:
-        yield f"  {sum(w.cost_ms for w in left):8.3f} ms         {len(left)} more (--all lists them)"
+        yield f"  {sum(w.cost_ms for w in left):8.3f} {unit}         {len(left)} more (--all lists them)"
 
 
 def _losses(found: Explanation) -> Iterator[str]:
@@ -164,7 +168,7 @@ def _named(loss: Loss) -> str:
     return f"{'values' if loss.kind == 'activation' else 'weights of'} {loss.source}"
 
 
-def _repair(done: Repair, every: bool) -> Iterator[str]:
+def _repair(done: Repair, unit: str, every: bool) -> Iterator[str]:
     yield ""
     if not done.written:
         yield f"Nothing was written to {done.path}: {done.problem}."
@@ -178,9 +182,9 @@ def _repair(done: Repair, every: bool) -> Iterator[str]:
         groups[change.kind, change.op_type].append(change)
     for (kind, op_type), members in sorted(groups.items(), key=lambda g: -sum(c.gain_ms for c in g[1])):
         total = sum(c.gain_ms for c in members)
-        yield f"  {total:+9.3f} ms saved  {_CHANGES[kind].format(len(members), op_type)}"
+        yield f"  {total:+9.3f} {unit} saved  {_CHANGES[kind].format(len(members), op_type)}"
         for change in members if every else members[:_NAMES]:
-            yield f"    {change.gain_ms:+9.3f} ms  {change.name}"
+            yield f"    {change.gain_ms:+9.3f} {unit}  {change.name}"
         if not every and len(members) > _NAMES:
             yield f"    and {len(members) - _NAMES} more"
 
@@ -199,5 +203,6 @@ def _samples(count: int) -> str:
 def _operators(found: Explanation) -> Iterator[str | Table]:
     yield ""
     yield "Every operator:"
-    rows = [(f"{o.cost_ms:.3f} ms" if o.kernel else "", o.precision, o.op_type, o.name) for o in found.operators]
+    unit = unit_of(found.facts)
+    rows = [(f"{o.cost_ms:.3f} {unit}" if o.kernel else "", o.precision, o.op_type, o.name) for o in found.operators]
     yield Table("><<<", rows, indent=2)

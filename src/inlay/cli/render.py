@@ -323,6 +323,8 @@ def selected(done: Selected) -> Iterator[str]:
     yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}."
     gained = Interval(done.speedup, done.speedup_low, done.speedup_high)
     over = f"{shown_ratio(gained)} over the given model" if gained.is_told else f"{UNTOLD} for a speed-up"
+    counted = "" if done.unit == "ms" else f" in {done.unit}"
+    over += f"{counted} (estimated)" if done.estimated else counted
     found = f"{over}, {shown_sqnr(done.sqnr_db)}{metric} on its samples"
     size = _beside(done.size_bytes, done.given_bytes)
     memory = (

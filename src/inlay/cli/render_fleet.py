@@ -26,6 +26,7 @@ def verdict(result: FleetResult) -> Iterator[str | Table]:
             if note.isupper() or note.split(":")[0].isupper():  # what makes figures mean something else
                 yield f"  {row.name}: {note}."
     mean = "" if result.speedup is None else f"; geometric mean of the speed-ups {result.speedup:.2f}x"
+    mean += f" ({result.mean_of})" if mean and result.mean_of else ""
     budget = "no limit" if result.budget_s is None else f"{result.budget_s:.0f} s"
     found = sum(row.figures is not None for row in result.rows)
     yield f"  {found} of {len(result.rows)} runs have a result; {result.wall_s:.0f} s of {budget}{mean}."
@@ -39,6 +40,6 @@ def _cells(row: Row) -> Sequence[str]:
     if found is None:
         return (row.model, row.target, "", "failed" if row.slices else "none", "", f"{row.seconds:.0f} s", row.name)
     metric = "" if found.metric is None else f"{found.metric:.4f}, "
-    speedup = shown_ratio(found.gained) + ("" if found.confirmed else " ?")
+    speedup = shown_ratio(found.gained) + ("" if found.confirmed else " ?") + " (estimated)" * found.estimated
     accuracy = metric + shown_sqnr(found.sqnr_db)
     return (row.model, row.target, found.bound, speedup, accuracy, f"{row.seconds:.0f} s", row.name)

@@ -24,7 +24,7 @@ from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.space.units import Unit
-from inlay.targets.base import Capabilities
+from inlay.targets.base import Capabilities, unit_of
 from inlay.types import Placement
 
 
@@ -67,7 +67,8 @@ def bound(
     units = {u.name: u for u in prepared.units}
     gains = {n: (a - b) / 1e6 for n, (a, b) in times.items() if units[n].selectable and low.is_low(n)}
     best = plain.unknown_ns + sum(min(a, b) if n in gains else a for n, (a, b) in times.items())
-    found = Bound(plain.total_ns / 1e6, low.total_ns / 1e6, best / 1e6, tuple(_barriers(units, times, gains, low)))
+    barriers = tuple(_barriers(units, times, gains, low, unit_of(worker.fingerprint.facts)))
+    found = Bound(plain.total_ns / 1e6, low.total_ns / 1e6, best / 1e6, barriers)
     return Bounded(found, gains)
 
 
@@ -87,9 +88,13 @@ def _time(unit: Unit, found: Executed) -> float:
 
 
 def _barriers(
-    units: Mapping[str, Unit], times: Mapping[str, tuple[float, float]], gains: Mapping[str, float], low: Executed
+    units: Mapping[str, Unit],
+    times: Mapping[str, tuple[float, float]],
+    gains: Mapping[str, float],
+    low: Executed,
+    time_unit: str,
 ) -> Iterator[str]:
-    """What keeps the model from being faster, the most expensive first."""
+    """What keeps the model from being faster, the most expensive first; ``time_unit`` is the target's own."""
     total = max(sum(a for a, _ in times.values()), 1.0)
     refused: defaultdict[str, list[str]] = defaultdict(list)
     for name, unit in units.items():
@@ -99,12 +104,12 @@ def _barriers(
         spent = sum(times[n][0] for n in names)
         if spent >= policy.HEAVY_SHARE * total:
             example = f"{len(names)} operators, {names[0]} and others" if len(names) > 1 else names[0]
-            yield f"{spent / 1e6:.3f} ms stay in float: {reason} ({example})"
+            yield f"{spent / 1e6:.3f} {time_unit} stay in float: {reason} ({example})"
     slower = sorted((n for n, gain in gains.items() if gain < 0.0), key=lambda n: gains[n])
     lost = -sum(gains[n] for n in slower)
     if lost * 1e6 >= policy.HEAVY_SHARE * total:
         kinds = ", ".join(dict.fromkeys(units[n].op_type for n in slower))
-        yield f"{len(slower)} operators are slower in INT8, by {lost:.3f} ms together ({kinds})"
+        yield f"{len(slower)} operators are slower in INT8, by {lost:.3f} {time_unit} together ({kinds})"
     converted = sum(low.conversions.values())
     if converted >= policy.HEAVY_SHARE * total:
-        yield f"conversions and reorders take {converted / 1e6:.3f} ms where all that can be is in INT8"
+        yield f"conversions and reorders take {converted / 1e6:.3f} {time_unit} where all that can be is in INT8"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.run.result import TuneResult, exit_code
+from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Interval
 from inlay.version import __version__
 
@@ -23,6 +24,7 @@ class Figures:
         bound: the accuracy bound, as text.
         stopped_because: why its latest search ended.
         notes: of the run.
+        facts: those of the target's that say what its figures are.
         bound_note: why the bound is not shown for new samples; empty where it is.
         accept_unproven: that was accepted beforehand.
     """
@@ -50,6 +52,16 @@ class Figures:
         """The speed-up with its interval."""
         low, high = self.speedup_low, self.speedup_high
         return Interval(self.speedup, 0.0 if low is None else low, math.inf if high is None else high)
+
+    @property
+    def unit(self) -> str:
+        """In which the target gives its figures."""
+        return unit_of(self.facts)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether the target computes its figures, and measures none."""
+        return is_estimate(self.facts)
 
     @classmethod
     def of(cls, result: TuneResult) -> Figures:
@@ -146,6 +158,14 @@ class FleetResult:
         found = [row.figures for row in self.rows if row.figures is not None]
         unproven = next((f.bound_note for f in found if f.bound_note and not f.accept_unproven), "")
         return exit_code(self.interrupted, unproven, accepted=False)
+
+    @property
+    def mean_of(self) -> str:
+        """What :attr:`speedup` is the mean of, where not all of it was measured; otherwise empty."""
+        found = [row.figures.estimated for row in self.rows if row.figures is not None]
+        if not any(found):
+            return ""
+        return "all estimated" if all(found) else f"{sum(found)} of {len(found)} estimated"
 
     @property
     def speedup(self) -> float | None:

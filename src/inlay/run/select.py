@@ -20,6 +20,7 @@ from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
 from inlay.run.finished import TOO_OLD, inputs_of, writer_of
+from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Accuracy, Measured, shown_sqnr
 
 _MOST_BYTES = 1 << 63  # no file system holds more in one file
@@ -101,7 +102,8 @@ def wish(
 class Selected:
     """The model that was written, with what the search measured of it, and sizes of the given model as far as known.
 
-    ``latency_ms`` is the given model's in ``result.json`` over ``speedup``.
+    ``latency_ms`` is the given model's in ``result.json`` over ``speedup``, in ``unit``; ``estimated`` where the target
+    computes its figures.
     """
 
     path: Path
@@ -118,6 +120,8 @@ class Selected:
     given_memory: int | None = None
     speedup_low: float = 0.0
     speedup_high: float = math.inf
+    unit: str = "ms"
+    estimated: bool = False
 
 
 def select(folder: Path, out: Path, wish: Wish) -> Selected:
@@ -127,30 +131,33 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         JournalError: there is no finished run in ``folder``.
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
-    path, sha256, sizes, given, baseline_ms = _model(folder)
+    path, sha256, sizes, given, baseline_ms, facts = _model(folder)
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     journal = Journal(folder / "run.sqlite", None)
     try:
         done = _select(journal, path, sha256, out, wish, given)
         ms = baseline_ms / done.speedup
-        return replace(done, latency_ms=ms, given_bytes=sizes[0], given_memory=sizes[1])
+        unit, estimated = unit_of(facts), is_estimate(facts)
+        return replace(done, latency_ms=ms, given_bytes=sizes[0], given_memory=sizes[1], unit=unit, estimated=estimated)
     finally:
         journal.close()
 
 
-def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list[Path], float]:
+def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list[Path], float, dict[str, str]]:
     """The model of the run, its digest then, its bytes in a file and in memory, and all that the run was made from.
 
-    Last, its latency in milliseconds.
+    Last, its latency, and the facts of the target, which say in what unit that is.
     """
     try:
         result = read_json(folder / "result.json")
         model = result["model"]
         baseline = dict(result["baseline"])
         sizes = _bytes(baseline, "size_bytes"), _bytes(baseline, "memory_bytes")
-        return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result), float(baseline["latency_ms"])
-    except (DataError, ValueError, LookupError, TypeError, RecursionError) as error:
+        facts = {str(name): str(value) for name, value in dict(result["target"].get("facts") or {}).items()}
+        latency_ms = float(baseline["latency_ms"])
+        return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result), latency_ms, facts
+    except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
 
