@@ -10,7 +10,9 @@ LOCK := requirements/dev.lock
 
 .DEFAULT_GOAL := help
 BUDGET ?= 1h
-.PHONY: help setup demo test browser fuzz lint format bench docs lock clean
+JOBS ?= auto
+PARALLEL = -n $(JOBS) --dist worksteal
+.PHONY: help setup demo test test-all browser fuzz lint format bench docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -30,8 +32,11 @@ demo: $(STAMP)  ## tune the digits example within three minutes
 	  --accept-unproven  # 540 samples can hardly show half a percent: the verdict says so
 	$(BIN)/python examples/digits/evaluate.py out/digits/model.onnx
 
-test: $(STAMP)  ## run every test
-	$(BIN)/python -m pytest
+test: $(STAMP)  ## test every promise in minutes: all but the exhaustive tests, JOBS processes at once
+	$(BIN)/python -m pytest $(PARALLEL) -m "not exhaustive"
+
+test-all: $(STAMP)  ## run every test
+	$(BIN)/python -m pytest $(PARALLEL)
 
 browser:  ## install the browser that the report is tested in, where apt may
 	@command -v chromium >/dev/null \

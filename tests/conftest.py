@@ -19,6 +19,18 @@ from tests.support.workspace import Workspace
 settings.register_profile("inlay", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("inlay")
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all cases but the first of a test marked ``matrix`` as exhaustive."""
+    seen: set[tuple[Path, str]] = set()
+    for item in items:
+        if item.get_closest_marker("matrix") is not None:
+            of = (item.path, item.nodeid.split("[")[0])
+            if of in seen:
+                item.add_marker(pytest.mark.exhaustive)
+            seen.add(of)
+
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

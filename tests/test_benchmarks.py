@@ -140,6 +140,7 @@ def test_a_name_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "own_axis"), [("static", False), ("static", True), ("dynamic", True)])
+@pytest.mark.matrix
 def test_the_runtimes_quantizer_leaves_nothing_but_its_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, own_axis: bool
 ) -> None:
@@ -157,6 +158,7 @@ def test_the_runtimes_quantizer_leaves_nothing_but_its_model(
     assert [p.name for p in folder.iterdir()] == []
 
 
+@pytest.mark.exhaustive
 def test_one_file_on_several_targets_has_a_reading_on_each(tmp_path: Path) -> None:
     """And its accuracy there; ``null`` tells times from a table, so that it cannot be mistaken for the others."""
     model, archive = tmp_path / "model.onnx", tmp_path / "samples.npz"

@@ -51,6 +51,7 @@ def test_a_proto_a_dict_and_a_function(tmp_path: Path, caplog: pytest.LogCapture
     assert inlay.select(tmp_path / "out", fastest=True, to=tmp_path / "s.onnx"), "the given model is read again"
 
 
+@pytest.mark.exhaustive
 def test_a_result_says_what_it_is(model: Path, tmp_path: Path) -> None:
     result = inlay.tune(model, out=tmp_path / "a<b>", data=feeds(onnx.load(model)), **FAST)
     assert isinstance(result, inlay.TuneResult)
@@ -64,6 +65,7 @@ def test_a_result_says_what_it_is(model: Path, tmp_path: Path) -> None:
     assert all(f"<td>{a.name}</td>" in page for a in result.anchors)
 
 
+@pytest.mark.exhaustive
 def test_the_same_proto_continues_its_run(tmp_path: Path) -> None:
     first = inlay.tune(residual_model(), out=tmp_path / "out", **FAST)
     again = inlay.tune(residual_model(), out=tmp_path / "out", **FAST)

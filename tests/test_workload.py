@@ -236,6 +236,7 @@ def test_a_run_measures_the_shapes_and_says_what_each_gains(tmp_path: Path, save
     assert "By shape" in page(read_run(tmp_path / "out"))
 
 
+@pytest.mark.exhaustive
 def test_a_run_measures_batches_and_its_lines_run_what_was_measured(
     tmp_path: Path, save: SaveModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_of_two_precisions_that_keep_the_bound_the_exact_one_must_be_faster(
 
 
 @pytest.mark.parametrize("others", [None, {}])
+@pytest.mark.matrix
 def test_a_run_for_one_of_several_targets_stays_in_its_precision(
     others: dict[str, str] | None, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"best": 5}', '{"best": {"latency_ms": "[red]"}}'])
+@pytest.mark.matrix
 def test_a_damaged_result_of_one_target_is_one_line(text: str, save: SaveModel, tmp_path: Path) -> None:
     model, out, specs = save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(3.0)}
     whole = across(model, out, specs)
@@ -272,6 +274,7 @@ def test_the_budget_bounds_the_whole_command(save: SaveModel, tmp_path: Path) ->
     assert {label for label, c in result.columns.items() if c.folder} == {"one", "two"}
 
 
+@pytest.mark.exhaustive
 def test_a_finished_run_is_neither_repeated_nor_taken_for_another(save: SaveModel, tmp_path: Path) -> None:
     path, out, specs = save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(2.0)}
     first = across(path, out, specs)

@@ -36,6 +36,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("cluster", [[], ["--real"]], ids=["stand-in", "ray"])
+@pytest.mark.matrix
 def test_a_lost_node_device_or_command_loses_nothing_and_the_run_ends_the_same(cluster: list[str]) -> None:
     if cluster:
         pytest.importorskip("ray")
@@ -44,12 +45,14 @@ def test_a_lost_node_device_or_command_loses_nothing_and_the_run_ends_the_same(c
     assert done.stdout.splitlines()[-1] == "3 attacks (1 command, 1 device, 1 node), 0 faults"
 
 
+@pytest.mark.exhaustive
 def test_a_fleet_ends_the_same_however_often_something_of_it_is_killed() -> None:
     done = python("-m", "tests.attack", "fleet", "--count", "3", "--fleets", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "1 fleets, 3 attacks (1 command, 1 device, 1 node), 0 faults"
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_does_not_end_and_another_result_are_noticed(tmp_path: Path) -> None:
     """Negative control: no node answers, and then the result is another than the undisturbed run's."""
     done = python("-c", FALSE_ALARMS, str(tmp_path))

@@ -111,6 +111,7 @@ def test_an_output_may_replace_what_is_no_input(
     ],
 )
 @pytest.mark.parametrize("in_lane", [False, True], ids=["alone", "in a lane"])
+@pytest.mark.matrix
 def test_what_must_not_happen_is_noticed(
     fault: str, word: str, in_lane: bool, server: Server, folders: Iterator[Path]
 ) -> None:

@@ -56,6 +56,7 @@ def killed(out: Path, at: int, monkeypatch: pytest.MonkeyPatch, config: Config =
 
 
 @pytest.mark.parametrize("at", [2, 3, 4, 6, 9, 14, 20])
+@pytest.mark.matrix
 def test_nothing_is_measured_twice_and_nothing_is_lost(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

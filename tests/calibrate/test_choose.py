@@ -279,6 +279,7 @@ def test_without_samples_one_method_serves(workspace: MakeWorkspace) -> None:
     assert str(found) == f"ranges by {found.method}"
 
 
+@pytest.mark.exhaustive
 def test_a_continued_run_keeps_its_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model(), path)
@@ -298,6 +299,7 @@ def test_a_continued_run_keeps_its_calibration(tmp_path: Path, monkeypatch: pyte
         inlay.tune(path, max_measurements=8, restart=True, **options)
 
 
+@pytest.mark.exhaustive
 def test_random_inputs_decide_nothing(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(small_model(), path)

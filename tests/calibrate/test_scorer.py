@@ -111,6 +111,7 @@ def test_failures_are_values(workspace: MakeWorkspace, error: TargetError, stage
 
 
 @pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.matrix
 def test_a_stand_in_scores_in_place_of_a_device_that_it_is_like(
     workspace: MakeWorkspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
 ) -> None:

@@ -113,6 +113,7 @@ def test_what_there_is_no_time_for_stays_as_it_is(space: Workspace) -> None:
     assert found(space, seconds=0.0).steps == {}
 
 
+@pytest.mark.exhaustive
 def test_the_usual_type_comes_first_where_time_runs_out(space: Workspace) -> None:
     """As many weights as there is time for; of other types all or none. The clock advances with each look at it."""
     every = round_weights(space.prepared, space.table, [dict(f) for f in space.feeds], Positions(), LONG)

@@ -56,6 +56,7 @@ def test_mistakes_are_one_line(model: Path, tmp_path: Path, run: RunCommand) -> 
     failed(run(*quantize, "full-int9"), 2, "full-int8, conv-matmul")
 
 
+@pytest.mark.exhaustive
 def test_tune_keeps_to_the_recipe_and_writes_one(model: Path, tmp_path: Path, run: RunCommand) -> None:
     (tmp_path / "r.yaml").write_text(HEAD + "- {name: 'left*', config: float}\n")
     options = ("--target", "null", "--no-bound", "--max-measurements", "6", "-q")
@@ -84,6 +85,7 @@ def test_an_operator_that_is_quantized_at_run_time_is_counted(save: SaveModel, t
     assert "has no low-precision form" not in out
 
 
+@pytest.mark.exhaustive
 def test_a_recipe_that_was_tuned_elsewhere_is_told(model: Path, tmp_path: Path, run: RunCommand) -> None:
     """Nothing where all is equal; with another processor and another number of threads, both, and what to do."""
     out, written = tmp_path / "out", tmp_path / "q.onnx"

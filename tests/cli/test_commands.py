@@ -27,6 +27,7 @@ def test_version_and_help(run: RunCommand) -> None:
         assert "Usage" in out
 
 
+@pytest.mark.exhaustive
 def test_regions_load_no_package_of_the_search(save: SaveModel) -> None:
     code = (
         "import sys; from inlay.cli.commands import app, run\n"
@@ -61,6 +62,7 @@ def test_tune(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     check_and_load(onnx.load(tmp_path / "out" / "model.onnx"))
 
 
+@pytest.mark.exhaustive
 def test_lines_in_a_log(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     code, _, err = run("tune", save(small_model()), "-o", tmp_path / "out", *FAST[:-1])
     assert code == 0
@@ -94,6 +96,7 @@ def test_the_installed_program(save: SaveModel, tmp_path: Path) -> None:
     failed(Outcome(bad.returncode, bad.stdout, bad.stderr), 1, "missing.onnx", "no such file")
 
 
+@pytest.mark.exhaustive
 def test_a_qdq_baseline(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     model = residual_model()
     given, baseline = save(model), save(insert_qdq_everywhere(model), "qdq.onnx")
@@ -121,6 +124,7 @@ def test_interrupts_end_with_130(
 
 
 @pytest.mark.parametrize("module", ["numpy", "random", "ml_dtypes", "json"])
+@pytest.mark.matrix
 def test_the_working_directory_is_data(module: str, save: SaveModel, tmp_path: Path) -> None:
     """A module beside a downloaded model is not imported, by the command as little as by its workers."""
     (tmp_path / f"{module}.py").write_text("open('executed', 'w')\nraise SystemExit(9)\n")

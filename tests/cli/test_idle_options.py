@@ -71,12 +71,14 @@ def test_sizes_that_are_not_those_of_the_samples(command: tuple[str, ...], run: 
         (TUNE, ["--recipe", "{name: nothing*, config: float}"], "matches no node"),
     ],
 )
+@pytest.mark.matrix
 def test_other_options(command: tuple[str, ...], options: list[str], word: str, run: RunCommand, place: Place) -> None:
     sized = () if command is SELECT else ("--bind", "H=12")
     failed(run(*place(command), *place(options), *sized), 2, word)
     nothing_written(place.out)
 
 
+@pytest.mark.exhaustive
 def test_a_drop_that_the_metric_cannot_make(run: RunCommand, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a metric with units of its own it is known once the float model has been judged."""
     (place.folder / "metric_of_half.py").write_text("def half(outputs, labels):\n    return 0.5\n")

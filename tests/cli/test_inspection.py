@@ -87,6 +87,7 @@ def test_a_dry_run_says_what_would_be_tried_and_writes_nothing(
     assert all(f"  {name} " in text for name in tried)
 
 
+@pytest.mark.exhaustive
 def test_each_event_is_a_line_of_json(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     path, log = save(residual_model()), tmp_path / "log.jsonl"
     code, _, err = run("tune", path, "-o", tmp_path / "out", *FAST, "--json-log", log)

@@ -96,6 +96,7 @@ def test_a_folder_is_no_model(run: RunCommand, tmp_path: Path) -> None:
     failed(run("tune", tmp_path, "-o", tmp_path / "out"), 1, "is a folder")
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_does_not_run(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     """An operator that the runtime does not know: the message names it."""
     b = Builder()
@@ -127,6 +128,7 @@ def test_a_model_without_outputs(run: RunCommand, save: SaveModel, tmp_path: Pat
     failed(run("tune", save(model), "-o", tmp_path / "out", *FAST), 1, "no outputs")
 
 
+@pytest.mark.exhaustive
 def test_unknown_dimensions(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     b = Builder()
     b.output(b.conv("conv", b.input("x", ("N", 3, "H", "W")), 4))
@@ -172,6 +174,7 @@ def test_labels_that_do_not_fit(run: RunCommand, save: SaveModel, tmp_path: Path
     failed(run("tune", save(residual_model()), "-o", tmp_path / "out", *options), 1, "3 labels", "4 samples")
 
 
+@pytest.mark.exhaustive
 def test_a_metric_that_fails(run: RunCommand, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "metrics_of_mine.py").write_text(
         "def broken(outputs, labels):\n    return outputs[0]['nothing']\n\n"

@@ -24,6 +24,7 @@ def test_another_run_holds_the_folder(run: RunCommand, save: SaveModel, tmp_path
         failed(run("tune", save(residual_model()), "-o", out, *FAST), 1, "another run is using", str(out))
 
 
+@pytest.mark.exhaustive
 def test_another_models_folder(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run("tune", save(residual_model()), "-o", out, *FAST)[0] == 0
@@ -64,6 +65,7 @@ def test_a_folder_that_nobody_can_write_to(run: RunCommand, save: SaveModel) -> 
     failed(run("quantize", save(residual_model()), "-o", "/proc/self/q.onnx", "--target", "null"), 1, "/proc/self")
 
 
+@pytest.mark.exhaustive
 def test_a_journal_that_is_none(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -49,6 +49,7 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.exhaustive
 def test_an_interruption_is_acknowledged_before_anything_is_cleared_up() -> None:
     with started() as process:
         assert process.stderr is not None
@@ -62,6 +63,7 @@ def test_an_interruption_is_acknowledged_before_anything_is_cleared_up() -> None
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("arguments", [[], ["fails"]])
+@pytest.mark.matrix
 def test_what_ends_a_command_leaves_no_complaint_of_what_it_cut_short(name: str, arguments: list[str]) -> None:
     number = getattr(signal, name)
     with started(*arguments) as process:
@@ -70,6 +72,7 @@ def test_what_ends_a_command_leaves_no_complaint_of_what_it_cut_short(name: str,
         assert process.returncode == 128 + number
 
 
+@pytest.mark.exhaustive
 def test_destructors_of_an_undisturbed_command_are_heard() -> None:
     """Negative control."""
     with started("alone") as process:

@@ -58,6 +58,7 @@ def test_what_is_no_option_is_refused(given: str, word: str, run: RunCommand, sa
     nothing_written(tmp_path / "out")
 
 
+@pytest.mark.exhaustive
 def test_they_reach_the_target_and_add_to_those_of_a_spec(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     model, out = save(residual_model()), tmp_path / "out"
     assert run("tune", model, "-o", out, *FAST, "--target-option", "effect=0", "--target-option", "scale=3").code == 0

@@ -71,6 +71,7 @@ def test_any_text_becomes_one_printable_line(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.matrix
 def test_names_control_nothing(
     code: int,
     arguments: list[str],
@@ -110,6 +111,7 @@ def test_the_live_table_and_others_show_strings_as_they_are(monkeypatch: pytest.
     assert "\x1b[2J" not in shown
 
 
+@pytest.mark.exhaustive
 def test_an_encoding_without_the_characters(save: SaveModel, tmp_path: Path) -> None:
     """Typographic quotes, arrows and names in other scripts, where standard output takes ASCII only."""
     b = Builder()

@@ -173,6 +173,7 @@ UNUSUAL: dict[str, Callable[[], onnx.ModelProto]] = {
         *("a split as a sequence", "a sequence that stays"),
     ],
 )
+@pytest.mark.matrix
 def test_unusual_models(name: str, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     model = UNUSUAL[name]()
     path = save(model)
@@ -187,6 +188,7 @@ def test_unusual_models(name: str, run: RunCommand, save: SaveModel, tmp_path: P
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
+@pytest.mark.matrix
 def test_unusual_models_quantize(name: str, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     model = UNUSUAL[name]()
     path = save(model)
@@ -294,12 +296,14 @@ def test_what_is_no_tensor_is_told_so(run: RunCommand, save: SaveModel, tmp_path
     failed(run("inspect", save(model, "sparse.onnx")), 1, "the constant v is sparse")
 
 
+@pytest.mark.exhaustive
 def test_one_name_for_all_nodes(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     """The runtime refuses such a model itself: the message names the node."""
     failed(run("tune", save(_twins()), "-o", tmp_path / "out", *FAST), 1, "two nodes with same node name", "twin")
     nothing_written(tmp_path / "out")
 
 
+@pytest.mark.exhaustive
 def test_a_batch_of_zero(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     """Nothing can be measured on nothing: a message, or a result; never a traceback."""
     code, _, err = run("tune", save(_zero_batch()), "-o", tmp_path / "out", *FAST)
@@ -309,6 +313,7 @@ def test_a_batch_of_zero(run: RunCommand, save: SaveModel, tmp_path: Path) -> No
         assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.exhaustive
 def test_inputs_with_the_names_of_parameters(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     """``numpy.savez`` takes names as keywords, and has some of its own."""
     b = Builder()
@@ -340,6 +345,7 @@ def _of_words() -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.exhaustive
 def test_words_in_and_words_out(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "s.npz", words=np.array([[f"word {i}" for i in rng.integers(0, 25, 8)] for _ in range(12)]))

@@ -67,6 +67,7 @@ def folder_with_inputs(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("columns", [str(WIDTH), ""])
+@pytest.mark.exhaustive
 def test_every_command_reads_well(
     columns: str, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,6 +267,7 @@ def _operator(found: Explanation, name: str, kind: str) -> Operator:
 
 
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.matrix
 def test_a_fault_is_named_and_proven_and_its_twin_runs_on_integers(found: Explanation, name: str) -> None:
     bad, good = (_operator(found, name, kind) for kind in ("bad", "good"))
     assert bad.precision == "float"
@@ -280,6 +281,7 @@ def test_every_row_has_its_model() -> None:
     assert {row.name for row in preconditions_for("x86_64")} <= {*FAULTS, *APART}
 
 
+@pytest.mark.exhaustive
 def test_a_clip_above_its_quantizer_is_no_fault_and_one_below_is(tmp_path: Path) -> None:
     b = Handmade()
     for b.branch, scale in (("bad", 0.1), ("good", 6.0 / 255.0)):
@@ -291,6 +293,7 @@ def test_a_clip_above_its_quantizer_is_no_fault_and_one_below_is(tmp_path: Path)
     assert found["good_op"].precision == "int8"
 
 
+@pytest.mark.exhaustive
 def test_two_faults_are_both_given_and_what_is_not_needed_is_not(tmp_path: Path) -> None:
     b = Handmade()
     b.branch = "op"
@@ -326,6 +329,7 @@ def test_a_scale_that_keeps_the_model_from_being_built_is_the_reason(tmp_path: P
 
 
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.matrix
 def test_a_value_with_a_scale_for_each_channel(bias: bool, tmp_path: Path) -> None:
     """Without a bias the kernel is built and fails; with one, as NNCF writes depthwise convolutions, it stays float."""
     b = Handmade()
@@ -348,6 +352,7 @@ def test_a_value_with_a_scale_for_each_channel(bias: bool, tmp_path: Path) -> No
     assert good.precision == "int8"
 
 
+@pytest.mark.exhaustive
 def test_a_weight_behind_a_quantizer_may_have_a_scale_for_each_channel(tmp_path: Path) -> None:
     b = Handmade()
     b.branch = "op"
@@ -365,6 +370,7 @@ def test_a_weight_behind_a_quantizer_may_have_a_scale_for_each_channel(tmp_path:
 
 
 @pytest.mark.parametrize("bad", [_conv_bias(zero=5), _conv_bias(0.05, dtype=np.int8), _conv_bias(0.1)])
+@pytest.mark.matrix
 def test_a_bias_of_another_zero_point_type_or_scale(bad: Branch, tmp_path: Path) -> None:
     b = Handmade()
     b.branch = "bad"

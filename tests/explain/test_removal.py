@@ -30,6 +30,7 @@ def _network(handed_out: bool = False, cast: bool = False) -> onnx.ModelProto:
     return b.model()
 
 
+@pytest.mark.exhaustive
 def test_the_price_is_the_difference_of_two_models(tmp_path: Path) -> None:
     path = tmp_path / "pair.onnx"
     onnx.save(_network(), path)

@@ -34,6 +34,7 @@ def done(folder: Path) -> Repair:
     return found
 
 
+@pytest.mark.exhaustive
 def test_a_repair_is_faster_and_as_accurate_and_each_change_has_its_gain(done: Repair, folder: Path) -> None:
     assert done.written
     assert done.speedup is not None

@@ -62,6 +62,7 @@ def found(
 
 
 @pytest.mark.parametrize("strategy", ["auto", "evolve", "refine"])
+@pytest.mark.matrix
 def test_a_run_ends_the_same_with_builders_and_without(
     strategy: str, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_run_ends_the_same_with_builders_and_without(
     assert 0 < used <= begun
 
 
+@pytest.mark.exhaustive
 def test_builders_that_fail_are_done_without(save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone, failing = Cluster(resources={DEVICE: 1.0}), Cluster(resources={DEVICE: 1.0, BUILDER: 1.0})
     plain = found(save, tmp_path / "alone", alone, monkeypatch, "evolve")
@@ -113,6 +115,7 @@ def test_what_fails_to_start_in_any_way_is_done_without(tmp_path: Path) -> None:
     crowd.close(lambda: None)
 
 
+@pytest.mark.exhaustive
 def test_a_builder_is_announced_for_what_the_device_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(announce.resources(["--builders", "3", "null"])) == {BUILDER: 3}
     assert json.loads(announce.resources(["null"])) == {DEVICE: 1}

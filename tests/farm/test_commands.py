@@ -51,6 +51,7 @@ def feeds(count: int = 8) -> list[dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("recipe", ["by-costs", "full-int8"])
+@pytest.mark.matrix
 def test_quantize_writes_the_same_bytes(cluster: Cluster, model: Path, tmp_path: Path, recipe: str) -> None:
     options: dict[str, Any] = {"target": "null", "data": feeds(), "min_sqnr": 10.0}
     options |= {} if recipe == "by-costs" else {"recipe": recipe}
@@ -63,6 +64,7 @@ def test_quantize_writes_the_same_bytes(cluster: Cluster, model: Path, tmp_path:
     assert cluster.asked[-1] == "close"
 
 
+@pytest.mark.exhaustive
 def test_bench_tells_what_the_device_measured(
     cluster: Cluster, model: Path, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +86,7 @@ def test_bench_tells_what_the_device_measured(
     assert len(cluster.actors) == 1
 
 
+@pytest.mark.exhaustive
 def test_the_command_line_takes_the_option(cluster: Cluster, model: Path, tmp_path: Path) -> None:
     words = ["quantize", str(model), "-o", str(tmp_path / "q.onnx"), "--target", "null", "--ray", ADDRESS]
     assert commands.run(lambda: commands.app(words, standalone_mode=False)) == 0
@@ -94,6 +97,7 @@ def test_the_command_line_takes_the_option(cluster: Cluster, model: Path, tmp_pa
     assert "ask" in cluster.asked
 
 
+@pytest.mark.exhaustive
 def test_a_lost_device_is_tried_again(cluster: Cluster, model: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"target": "null", "data": feeds(), "min_sqnr": 10.0}
     near = inlay.quantize(model, tmp_path / "near.onnx", **options)
@@ -106,6 +110,7 @@ def test_a_lost_device_is_tried_again(cluster: Cluster, model: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("command", ["quantize", "bench", "tune"])
+@pytest.mark.matrix
 def test_every_command_says_what_it_waits_for(
     cluster: Cluster, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -126,6 +131,7 @@ def test_without_a_device_nothing_is_written(cluster: Cluster, model: Path, tmp_
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_recipe_is_held_against_the_device_not_this_machine(
     cluster: Cluster, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def _moment(line: str, *, device: str) -> float:
     return (then - now).total_seconds() % 86_400
 
 
+@pytest.mark.exhaustive
 def test_a_wait_is_told_with_its_device_and_its_end(stored: tuple[Artifact, Path], tmp_path: Path) -> None:
     """Once, and then that it is over; nothing of one that nobody would notice."""
     artifact, feed = stored
@@ -110,6 +111,7 @@ def test_a_device_answers_as_a_worker_does(stored: tuple[Artifact, Path], joined
         assert near.profile(artifact, feed, 2) == far.profile(artifact, feed, 2)
 
 
+@pytest.mark.exhaustive
 def test_weights_travel_once(stored: tuple[Artifact, Path], joined: Join) -> None:
     """Of a second model with the same weights only the model itself travels."""
     artifact, _ = stored
@@ -138,6 +140,7 @@ def test_external_data_out_of_the_folder_stays_here(stored: tuple[Artifact, Path
         assert [p.source for p in parcels] == [artifact.path]
 
 
+@pytest.mark.exhaustive
 def test_a_refused_model_is_an_error_with_its_type_and_culprit(joined: Join, tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     with joined(Cluster()) as worker, pytest.raises(TargetError) as far:
@@ -164,6 +167,7 @@ def test_a_lost_device_does_the_call_again(stored: tuple[Artifact, Path], joined
 
 
 @pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.matrix
 def test_outputs_are_computed_meanwhile_also_where_the_device_is_lost(
     lost: bool, stored: tuple[Artifact, Path], joined: Join
 ) -> None:
@@ -189,6 +193,7 @@ def test_outputs_are_computed_meanwhile_also_where_the_device_is_lost(
     assert len(cluster.actors) == 1 + lost
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_is_closed_meanwhile_starts_no_other_process(stored: tuple[Artifact, Path], joined: Join) -> None:
     artifact, feed = stored
     gate = threading.Event()
@@ -206,6 +211,7 @@ def test_a_worker_that_is_closed_meanwhile_starts_no_other_process(stored: tuple
 
 
 @pytest.mark.parametrize("method", ["hello", "start"])
+@pytest.mark.matrix
 def test_a_device_lost_before_it_measures_anything_begins_again(
     stored: tuple[Artifact, Path], joined: Join, method: str
 ) -> None:
@@ -227,6 +233,7 @@ def _always_lost(device: RemoteDevice, cluster: Cluster) -> RemoteDevice:
     return device
 
 
+@pytest.mark.exhaustive
 def test_a_device_that_is_lost_again_and_again_is_taken_out(stored: tuple[Artifact, Path], joined: Join) -> None:
     artifact, _ = stored
     cluster = Cluster(lambda method: method == "ask")
@@ -243,6 +250,7 @@ def test_a_device_that_is_lost_again_and_again_is_taken_out(stored: tuple[Artifa
 
 
 @pytest.mark.parametrize(("limit_s", "wait_s"), [(600.0, 1200.0), (2.0, policy.DEVICE_WAIT_S)])
+@pytest.mark.matrix
 def test_a_device_that_is_away_ends_the_run_and_blames_no_model(
     stored: tuple[Artifact, Path], joined: Join, limit_s: float, wait_s: float
 ) -> None:
@@ -264,6 +272,7 @@ def test_a_device_that_is_away_ends_the_run_and_blames_no_model(
         assert worker.run(artifact, [feed])
 
 
+@pytest.mark.exhaustive
 def test_every_loss_counts_and_none_is_foreign_to_the_run(
     stored: tuple[Artifact, Path], joined: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:

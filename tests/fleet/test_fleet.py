@@ -46,6 +46,7 @@ def runs(out: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_a_fleet_delivers_what_its_runs_deliver_and_names_what_fails(save: SaveModel, tmp_path: Path) -> None:
     good = [str(save(small_model(), f"{name}/model.onnx")) for name in "ab"]
     bad = tmp_path / "bad.onnx"
@@ -73,6 +74,7 @@ PATIENT = "from inlay.cli.commands import main; from inlay.fleet import policy; 
 """The command with slices that no machine is too busy for: what is cut short for want of time depends on it."""
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def result(save: SaveModel, tmp_path: Path) -> Any:
     return inlay.tune(save(small_model()), out=tmp_path / "one", progress=Silent(), budget="60s", **OPTIONS)
 
 
+@pytest.mark.exhaustive
 def test_slices_are_resumed_runs_with_growing_budgets(
     result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +161,7 @@ def test_slices_are_resumed_runs_with_growing_budgets(
     assert any(c["restart"] for c in tune.calls[before:])
 
 
+@pytest.mark.exhaustive
 def test_every_run_goes_through_ray_where_that_is_asked_for(
     result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +177,7 @@ def test_every_run_goes_through_ray_where_that_is_asked_for(
     assert set(seen) == {"local"}
 
 
+@pytest.mark.exhaustive
 def test_the_command(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

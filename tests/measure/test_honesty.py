@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from benchmarks import honesty
 
 from inlay.measure.in_process import Clock, simulated
@@ -19,6 +20,7 @@ from tests.support.noisy_machine import NoisyWorker
 RUNS = 300
 
 
+@pytest.mark.exhaustive
 def test_no_effect_is_not_delivered_and_two_percent_is() -> None:
     """The rule of the confirmation: fresh blocks of the chosen one of many, at its level."""
 
@@ -45,6 +47,7 @@ def of(name: str) -> honesty.Scenario:
     return next(s for s in honesty.SCENARIOS if s.name == name)
 
 
+@pytest.mark.exhaustive
 def test_whole_runs_without_an_effect_deliver_float() -> None:
     found = [honesty.simulate(of("no effect, bursts"), seed, budget_s=40.0) for seed in range(8)]
     assert all(o.is_float for o in found), [o for o in found if not o.is_float]
@@ -56,6 +59,7 @@ def test_whole_runs_without_an_effect_deliver_float() -> None:
     assert len({o.anchors for o in found}) == len(found), "every run has noise of its own"
 
 
+@pytest.mark.exhaustive
 def test_whole_runs_find_two_percent_and_say_how_much() -> None:
     found = [honesty.simulate(of("2 % effect, bursts"), seed, budget_s=120.0) for seed in range(12)]
     told = [o for o in found if not o.is_float]

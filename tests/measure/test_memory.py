@@ -70,6 +70,7 @@ def test_a_simulation_does_not_tell(tmp_path: Path, save: SaveModel) -> None:
 
 
 @LINUX
+@pytest.mark.exhaustive
 def test_a_run_has_it_for_what_was_measured_last(tmp_path: Path, save: SaveModel) -> None:
     rng = np.random.default_rng(0)
     feeds = tuple({"x": rng.standard_normal((1, 64)).astype(np.float32)} for _ in range(3))

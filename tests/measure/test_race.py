@@ -27,6 +27,7 @@ def test_intervals_of_a_fixed_number_of_pairs_cover_the_truth() -> None:
         assert 0.93 <= covered / 2000 <= 0.97, n
 
 
+@pytest.mark.exhaustive
 def test_intervals_of_races_that_stop_early_cover_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
     """Races of 7 blocks (a clear gain), of all 28 (none), and in between."""
     hits: dict[float, list[bool]] = {}

@@ -183,6 +183,7 @@ def test_a_crash_is_a_value_and_the_worker_recovers(
     assert worker.time([good], feed, 2, 1000, 0).ns.shape == (2, 1)
 
 
+@pytest.mark.exhaustive
 def test_a_runtime_that_hangs_in_freeing_a_model_is_not_asked_again(
     tmp_path: Path, artifact: Callable[..., Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_runtime_that_hangs_in_freeing_a_model_is_not_asked_again(
     assert asked.count("target") == 3
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_ends_every_process_is_refused_without_another(
     worker: Worker, artifact: Callable[..., Artifact], feed: Path
 ) -> None:
@@ -232,6 +234,7 @@ def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed
     assert not list(tmp_path.glob("outputs-*"))
 
 
+@pytest.mark.exhaustive
 def test_whatever_a_target_raises_is_an_answer(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
     with pytest.raises(TargetError, match="ValueError: an error of two lines"):
         worker.load(artifact("raise"))
@@ -259,6 +262,7 @@ def test_whatever_a_target_raises_is_an_answer(worker: Worker, artifact: Callabl
         ("list", "gave list in place of"),
     ],
 )
+@pytest.mark.matrix
 def test_times_that_no_inference_can_take_are_failures(
     word: str, message: str, worker: Worker, artifact: Callable[..., Artifact], feed: Path
 ) -> None:
@@ -269,12 +273,14 @@ def test_times_that_no_inference_can_take_are_failures(
     assert worker.time([good], feed, 2, 1000, 0).ns.shape == (2, 1)
 
 
+@pytest.mark.exhaustive
 def test_outputs_that_are_no_arrays_are_failures(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
     for word in ("object", "list"):
         with pytest.raises(RunFailed, match=f"gave (an array of )?{word}"):
             worker.run(artifact(word), [feed])
 
 
+@pytest.mark.exhaustive
 def test_what_fails_once_is_tried_again_in_a_fresh_process(
     worker: Worker, artifact: Callable[..., Artifact], feed: Path
 ) -> None:
@@ -284,11 +290,13 @@ def test_what_fails_once_is_tried_again_in_a_fresh_process(
     assert timing.ns.shape == (4, 2)
 
 
+@pytest.mark.exhaustive
 def test_blocks_before_a_failure_count(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
     assert 1 <= len(worker.time([artifact("good"), artifact("wears-out")], feed, 100, 1000, 0).ns) < 100
 
 
 @pytest.mark.parametrize("word", ["slow-death", "segfault", "raise"])
+@pytest.mark.matrix
 def test_an_error_tells_which_model_was_at_work(
     word: str, worker: Worker, artifact: Callable[..., Artifact], feed: Path
 ) -> None:
@@ -298,6 +306,7 @@ def test_an_error_tells_which_model_was_at_work(
     assert caught.value.culprit == models[1].digest
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_cannot_be_freed_goes_with_its_process(
     worker: Worker, artifact: Callable[..., Artifact], feed: Path
 ) -> None:
@@ -314,6 +323,7 @@ def test_output_of_the_runtime_does_not_mix_with_answers(
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.matrix
 def test_an_interruption_in_a_call_lets_the_run_clear_up(
     kind: type[BaseException], worker: Worker, artifact: Callable[..., Artifact], feed: Path
 ) -> None:
@@ -343,6 +353,7 @@ def test_dropped_models_are_built_again(worker: Worker, artifact: Callable[..., 
 
 
 @pytest.mark.parametrize(("option", "message"), [("raise", "no such device"), ("exit", "exit code 7")])
+@pytest.mark.matrix
 def test_a_target_that_cannot_start(option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is raised, and no process or file handle stays behind."""
     started = []
@@ -392,6 +403,7 @@ def test_a_worker_measures_without_the_packages_that_take_longest_to_load(
 
 
 @pytest.mark.parametrize("name", ["random", "ml_dtypes", "json"])
+@pytest.mark.matrix
 def test_files_beside_a_model_are_data(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The working directory is often a folder of downloads: nothing in it is imported."""
     marker = tmp_path / "executed"

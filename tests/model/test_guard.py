@@ -57,6 +57,7 @@ def test_what_a_function_raises_is_raised_here(tmp_path: Path) -> None:
         (os._exit, (3,), "aborting ended its process .exit code 3"),
     ],
 )
+@pytest.mark.matrix
 def test_a_crash_is_an_error_and_the_next_call_works(
     function: object, arguments: tuple[int, ...], message: str
 ) -> None:

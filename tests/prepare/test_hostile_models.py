@@ -109,6 +109,7 @@ def prepared(model: onnx.ModelProto, folder: Path) -> PreparedModel:
         (enormous("Expand"), "memory"),
     ],
 )
+@pytest.mark.matrix
 def test_a_hostile_model_is_refused_in_one_line(
     make: Callable[[], onnx.ModelProto], message: str, tmp_path: Path
 ) -> None:

@@ -252,6 +252,7 @@ def test_tables_in_blocks(tmp_path: Path, symmetric: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["g2p_bert", "fastestdet"])
+@pytest.mark.matrix
 def test_shared_models(name: str, real_models: Path, tmp_path: Path) -> None:
     """A transformer, dynamic and in blocks; an image model with operators on integers: all sites are accounted for."""
     feeds = importlib.import_module("feeds")

@@ -196,6 +196,7 @@ def _kl_reference(x: np.ndarray, levels: int = 256, bins: int = 4096) -> float:
 
 @pytest.mark.parametrize("shape", ["half normal", "exponential", "uniform", "gamma"])
 @pytest.mark.parametrize("zeros", [0.0, 0.7])
+@pytest.mark.matrix
 def test_entropy_agrees_with_another_form_of_the_criterion(shape: str, zeros: float) -> None:
     """A share of zeros, such as a Relu leaves, must not matter: they are represented exactly by any range."""
     rng = np.random.default_rng(0)

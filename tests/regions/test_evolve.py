@@ -34,6 +34,7 @@ def evolve(graph: Graph, seed: int = 0, space: SearchSpace | None = None, **more
 
 @pytest.mark.parametrize("kind", ["plain", "mixed", "paired"])
 @pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.matrix
 def test_planted_optimum_is_found_with_thirty_schemes_per_region(name: str, kind: Kind) -> None:
     graph = light_graph(name)
     space = find_search_space(graph, RULES)

@@ -264,6 +264,7 @@ def large(finished: Path, folder: Path, blocks: int = 750) -> Path:
 PARTS = (("convolution", "Conv"), ("activation", "Relu"), ("projection", "Conv"), ("residual", "Add"))
 
 
+@pytest.mark.exhaustive
 def test_three_thousand_nodes_open_quickly(browser: Browser, finished: Path, tmp_path: Path) -> None:
     """The promise is 2 s and 15 MB; here with room for a busy machine."""
     file = large(finished, tmp_path / "large")

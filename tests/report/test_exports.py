@@ -62,6 +62,7 @@ def quantized_by_the_runtime(run: Path, out: Path, **options: Any) -> None:
         logging.disable(logging.NOTSET)
 
 
+@pytest.mark.exhaustive
 def test_the_runtimes_quantizer_quantizes_the_same_operators(partly: Path, tmp_path: Path) -> None:
     found = json.loads(inlay.export(partly, "ort-exclude", tmp_path / "e.json").read_text())
     quantized_by_the_runtime(partly, tmp_path / "q.onnx", nodes_to_exclude=found["nodes_to_exclude"])

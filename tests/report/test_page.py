@@ -182,6 +182,7 @@ def test_a_damaged_folder_is_one_error(finished: Path, tmp_path: Path, damage: A
         inlay.write_report(moved)
 
 
+@pytest.mark.exhaustive
 def test_a_report_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "report.html").mkdir(parents=True)

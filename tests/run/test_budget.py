@@ -69,6 +69,7 @@ def is_used_up(result: TuneResult, took_s: float, seconds: float) -> bool:
 
 @pytest.mark.parametrize("scale", [10.0, 300.0, SLOW])
 @pytest.mark.parametrize("seconds", [15.0, 45.0, 120.0])
+@pytest.mark.matrix
 def test_a_command_uses_its_budget_and_no_more(scale: float, seconds: float, tmp_path: Path) -> None:
     try:
         result, clock = run(tmp_path, seconds, scale, before_s=2.0)
@@ -86,6 +87,7 @@ def test_a_command_uses_its_budget_and_no_more(scale: float, seconds: float, tmp
 
 @pytest.mark.parametrize("factor", [0.25, 4.0])
 @pytest.mark.parametrize("since", [0.2, 0.6, 0.85])
+@pytest.mark.matrix
 def test_a_machine_may_become_faster_or_slower(factor: float, since: float, tmp_path: Path) -> None:
     result, clock = run(tmp_path, 60.0, 300.0, slower=(factor, since * 60.0))
     assert clock.seconds <= 66.0

@@ -40,6 +40,7 @@ def tuned(
 
 
 @pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.matrix
 def test_n_samples_give_n_judgements(tmp_path: Path, count: int) -> None:
     result, best = tuned(tmp_path, images(count))
     said = best["statement"]
@@ -49,6 +50,7 @@ def test_n_samples_give_n_judgements(tmp_path: Path, count: int) -> None:
     assert said["sentence"] in accuracy_words({"best": best})
 
 
+@pytest.mark.exhaustive
 def test_one_sample_verifies_nothing(tmp_path: Path) -> None:
     _, best = tuned(tmp_path, images(1))
     assert not best["verified"]
@@ -56,6 +58,7 @@ def test_one_sample_verifies_nothing(tmp_path: Path) -> None:
     assert "29 samples would be needed to state 10 dB" in best["statement"]["sentence"]
 
 
+@pytest.mark.exhaustive
 def test_many_samples_need_no_assumption(tmp_path: Path) -> None:
     _, best = tuned(tmp_path, images(60))
     assert best["statement"]["assumption"] == "distribution-free"
@@ -63,10 +66,12 @@ def test_many_samples_need_no_assumption(tmp_path: Path) -> None:
     assert best["statement"]["keeps_bound"] is True
 
 
+@pytest.mark.exhaustive
 def test_random_samples_state_nothing(tmp_path: Path) -> None:
     assert tuned(tmp_path, None)[1]["statement"] is None
 
 
+@pytest.mark.exhaustive
 def test_a_sample_that_calibration_saw_is_judged_without_it(tmp_path: Path) -> None:
     """The loud one is for calibration: the delivered ranges fit it, and those of the others do not."""
     _, best = tuned(tmp_path, images(4, loud=1))
@@ -75,6 +80,7 @@ def test_a_sample_that_calibration_saw_is_judged_without_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("count", [24, 25])
+@pytest.mark.matrix
 def test_a_metric_is_judged_on_all_samples_with_its_exact_interval(tmp_path: Path, count: int) -> None:
     """A quarter is unseen, far too few for a bound of 10 %: the others are judged, too, each without a part in it."""
     asked = {"metric": "top1-agreement", "max_drop": 0.5, "min_sqnr": None}
@@ -88,6 +94,7 @@ def test_a_metric_is_judged_on_all_samples_with_its_exact_interval(tmp_path: Pat
     assert said["sentence"] in accuracy_words({"best": best})
 
 
+@pytest.mark.exhaustive
 def test_labels_stay_with_their_samples_through_the_folds(tmp_path: Path) -> None:
     """The label of a sample is its mean, which the mean of the outputs goes with.
 
@@ -108,11 +115,13 @@ def test_labels_stay_with_their_samples_through_the_folds(tmp_path: Path) -> Non
     assert seen[0] == pytest.approx(seen[1], abs=0.05)
 
 
+@pytest.mark.exhaustive
 def test_without_a_metric_nothing_is_said_of_one(tmp_path: Path) -> None:
     assert tuned(tmp_path, images(4))[1]["metric_statement"] is None
 
 
 @pytest.mark.parametrize("target", ["null", "ort-cpu"])
+@pytest.mark.matrix
 def test_a_silent_output_is_named_and_left_out(tmp_path: Path, target: str) -> None:
     """Detections that are never there, beside scores: by hand, a Relu of what is always negative."""
     b = Builder()

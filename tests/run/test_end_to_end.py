@@ -82,6 +82,7 @@ def test_result_json_has_its_stable_keys(save: SaveModel, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("necessary_db", [42.0, 1000.0])
+@pytest.mark.matrix
 def test_where_fast_models_fail_on_unseen_samples_another_one_is_delivered(
     necessary_db: float, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_it_is_never_slower_than_a_feasible_anchor_and_keeps_the_bound(save: Sav
     assert min(sqnr(want[k], got[k]) for k in want) >= 7.0
 
 
+@pytest.mark.exhaustive
 def test_it_is_deterministic_per_seed(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     path, feeds = save(model), samples(model)
@@ -151,6 +153,7 @@ def test_an_unreachable_bound_gives_float(save: SaveModel, tmp_path: Path) -> No
     assert any("outside the accuracy bound" in note for note in result.notes)
 
 
+@pytest.mark.exhaustive
 def test_where_nothing_differs_the_given_model_is_kept(save: SaveModel, tmp_path: Path) -> None:
     """Negative control of every claim of a gain: the same cost for every placement, but noisy readings."""
     model = small_model()
@@ -163,6 +166,7 @@ def test_where_nothing_differs_the_given_model_is_kept(save: SaveModel, tmp_path
     assert result.best.is_float or (low is not None and low > 1.0)
 
 
+@pytest.mark.exhaustive
 def test_a_resumed_run_replays_and_agrees(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     path, feeds = save(model), samples(model)
@@ -207,6 +211,7 @@ def test_a_killed_run_is_continued(save: SaveModel, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.matrix
 def test_a_baseline_keeps_outliers_from_being_moved_only_with_its_qparams(
     keep: bool, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +232,7 @@ def test_a_baseline_keeps_outliers_from_being_moved_only_with_its_qparams(
     assert bool(asked) is not keep
 
 
+@pytest.mark.exhaustive
 def test_a_metric_with_labels(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     feeds = samples(model, 12)
@@ -239,6 +245,7 @@ def test_a_metric_with_labels(save: SaveModel, tmp_path: Path) -> None:
     assert "top1" in data["bound"]
 
 
+@pytest.mark.exhaustive
 def test_two_outputs_names_and_order(save: SaveModel, tmp_path: Path) -> None:
     b = Builder()
     x = b.conv("a", b.input("x", (1, 3, 8, 8)), 4, relu=True)
@@ -253,6 +260,7 @@ def test_two_outputs_names_and_order(save: SaveModel, tmp_path: Path) -> None:
 
 @pytest.mark.real_model
 @pytest.mark.parametrize("name", ["mnist", "ultraface_rfb320_simplified", "g2p_bert"])
+@pytest.mark.matrix
 def test_trained_models(name: str, real_models: Path, tmp_path: Path) -> None:
     """A small budget on the real runtime: valid, inside the bound on unseen samples, no slower than the anchors."""
     source = importlib.import_module("feeds")  # comes with the models

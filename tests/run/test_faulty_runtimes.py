@@ -26,6 +26,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("fault", "place"), CASES)
+@pytest.mark.matrix
 def test_a_run_ends_with_a_model_whose_figure_is_true(fault: str, place: str, tmp_path: Path) -> None:
     found = attempt(fault, place, tmp_path / "run", is_simulated=True)
     if place == "baseline, always":
@@ -53,6 +54,7 @@ def test_what_was_proven_in_the_search_is_delivered_where_nothing_can_be_confirm
     assert found.message.startswith("NOT CONFIRMED: ")
 
 
+@pytest.mark.exhaustive
 def test_a_process_that_dies_costs_one_contender(tmp_path: Path) -> None:
     with installed(tmp_path / "site"):
         found = attempt("abort in time", "confirmation", tmp_path / "run", budget_s=None)
@@ -62,6 +64,7 @@ def test_a_process_that_dies_costs_one_contender(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "place"), [("hang in start", "search"), ("hang in run", "confirmation")])
+@pytest.mark.matrix
 def test_a_runtime_that_hangs_takes_a_part_of_the_budget_and_no_more(fault: str, place: str, tmp_path: Path) -> None:
     """A share of the usual limit of a message, which is ten minutes; the budget leaves room for a busy machine."""
     with installed(tmp_path / "site"):

@@ -450,6 +450,7 @@ def test_a_target_without_micro_models_cannot_be_calibrated() -> None:
         api.calibrate_machine(target="null")
 
 
+@pytest.mark.exhaustive
 def test_the_result_says_how_to_run_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines run as they stand, and give what the delivered file gives."""
     model = tmp_path / "model.onnx"

@@ -40,6 +40,7 @@ def test_quantize_keeps_the_opset(given: Path, tmp_path: Path) -> None:
     assert "Softmax" in operators
 
 
+@pytest.mark.exhaustive
 def test_a_run_and_what_is_selected_from_it_keep_the_opset(given: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = inlay.tune(

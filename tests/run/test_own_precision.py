@@ -224,6 +224,7 @@ def test_a_run_that_goes_on_keeps_what_it_chose(first: float, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("options", "any_precision"), [({**OWN, "effect": 1.0}, True), (OWN, False)])
+@pytest.mark.matrix
 def test_a_run_in_float32_is_not_gone_on_with_in_another_precision(
     options: Mapping[str, OptionValue], any_precision: bool, tmp_path: Path
 ) -> None:
@@ -237,6 +238,7 @@ def test_a_run_in_float32_is_not_gone_on_with_in_another_precision(
 
 @pytest.mark.parametrize(("gain", "most"), [(1.0, 1.0), (1.2, 3.0)])
 @pytest.mark.parametrize(("seconds", "scale"), [(20.0, 30.0), (60.0, 70.0), (60.0, 30.0), (300.0, 1000.0)])
+@pytest.mark.matrix
 def test_the_look_keeps_within_its_share(
     seconds: float, scale: float, gain: float, most: float, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.support.fixtures import SaveModel
 
 
 @pytest.mark.parametrize("strategy", ["anchors", "auto"])
+@pytest.mark.matrix
 def test_every_run_leaves_a_cache(save: SaveModel, tmp_path: Path, strategy: str) -> None:
     """Also one whose budget ends before evolution has its turn."""
     model = small_model()
@@ -26,6 +27,7 @@ def test_every_run_leaves_a_cache(save: SaveModel, tmp_path: Path, strategy: str
     assert all(cache.entries(s)[0].speedup > 0 and cache.kinship(s).structure for s in cache)
 
 
+@pytest.mark.exhaustive
 def test_a_given_cache_is_tried_before_the_budget_can_end(save: SaveModel, tmp_path: Path) -> None:
     small, large = _at_side(16), _at_side(24)
     tune(save(small, "small.onnx"), tmp_path / "first", data=samples(small), strategy="evolve", max_measurements=30)

@@ -165,6 +165,7 @@ def test_odd_sizes_in_a_result(key: str, size: object, run: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["samples.npz", "folder/0.npz"])
+@pytest.mark.matrix
 def test_no_command_on_a_run_writes_over_what_it_was_made_from(name: str, run: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(12)]

@@ -227,6 +227,7 @@ def among_refusals() -> tuple[list[float], int]:
     return found, refused
 
 
+@pytest.mark.exhaustive
 def test_what_a_runtime_refuses_is_found_out_and_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control learns nothing of failures."""
     found, refused = among_refusals()
@@ -330,6 +331,7 @@ def where_units_are_wrong(faulty: tuple[int, ...]) -> tuple[list[float], list[se
 
 
 @pytest.mark.parametrize("faulty", [(3,), (1, 6)])
+@pytest.mark.matrix
 def test_what_a_runtime_computes_wrong_is_found_out_and_avoided(
     faulty: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ class DigestOfProcess(Sound):
         (DigestOfProcess, "test_rewrite_digests_identify_them", "another process"),
     ],
 )
+@pytest.mark.matrix
 def test_a_wrong_rewrite_fails(fault: type[Sound], check: str, message: str) -> None:
     getattr(Suite(lambda: Rewriting([Sound()])), check)()
     with pytest.raises(AssertionError, match=message):

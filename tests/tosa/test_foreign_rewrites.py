@@ -62,6 +62,7 @@ WIDE, NARROW = frozenset({"avx512_vnni"}), frozenset[str]()
         ("compute few outputs in blocks", NARROW),  # corrected biases differ most there
     ],
 )
+@pytest.mark.matrix
 def test_no_way_to_write_a_model_for_another_runtime_costs_cycles(
     name: str, flags: frozenset[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

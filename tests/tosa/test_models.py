@@ -21,11 +21,13 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.o
 @pytest.mark.real_model
 @pytest.mark.parametrize("qtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.matrix
 def test_whole_model(name: str, qtype: str) -> None:
     compare(load(name), qtype)
 
 
 @pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.matrix
 def test_light_model(name: str) -> None:
     compare(light(name), "int8")
 

@@ -49,6 +49,7 @@ def test_concat(data: st.DataObject, seed: int, yq: ScaleZero, same: bool) -> No
         "DepthToSpace",
     ],
 )
+@pytest.mark.matrix
 def test_movement(kind: str, data: st.DataObject, seed: int, xq: ScaleZero) -> None:
     draw = data.draw
     shape = [draw(st.integers(1, 6)) for _ in range(4)]

@@ -54,6 +54,7 @@ def net(
 
 @pytest.mark.parametrize("profile", ["INT", "INT+FP"])
 @pytest.mark.parametrize("zp", ZERO_POINTS)
+@pytest.mark.matrix
 def test_exact(zp: int, profile: str) -> None:
     for case in MATRIX:
         if case[0] != zp:

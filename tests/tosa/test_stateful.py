@@ -146,6 +146,7 @@ def types_at_boundary(model: onnx.ModelProto) -> dict[str, str]:
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.matrix
 def test_integer_end_to_end_and_exact_over_several_steps(name: str, boundary: str, tmp_path: Path) -> None:
     model, qdq = quantized(name, boundary, tmp_path)
     lowered = lower(qdq)
@@ -170,6 +171,7 @@ def test_integer_end_to_end_and_exact_over_several_steps(name: str, boundary: st
 
 
 @pytest.mark.parametrize("io", [QType.INT8, QType.UINT8])
+@pytest.mark.matrix
 def test_the_state_stays_integer_where_only_convs_are_named(io: QType, tmp_path: Path) -> None:
     onnx.save(frames(), tmp_path / "m.onnx")
     recipe = Recipe().set_global(None).set_op_type("Conv", OpConfig()).set_io(OpConfig(io))
@@ -183,6 +185,7 @@ def test_the_state_stays_integer_where_only_convs_are_named(io: QType, tmp_path:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.matrix
 def test_the_recipe_decides_the_type_at_the_boundary(name: str, tmp_path: Path) -> None:
     for boundary, inner, state in (
         ("int8", "int8", "int8"),
@@ -194,6 +197,7 @@ def test_the_recipe_decides_the_type_at_the_boundary(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.matrix
 def test_the_type_at_the_boundary_changes_no_value(name: str, tmp_path: Path) -> None:
     """uint8 is the same grid, 128 higher: what comes out is the same bit for bit."""
     runs = []
@@ -206,6 +210,7 @@ def test_the_type_at_the_boundary_changes_no_value(name: str, tmp_path: Path) ->
             assert_equal(a, b)
 
 
+@pytest.mark.exhaustive
 def test_float_at_the_boundary_keeps_the_join_off_the_accelerator(tmp_path: Path) -> None:
     """Negative control: without a quantized input, nothing is left to be integer in a model that only moves."""
     onnx.save(buffer(), tmp_path / "m.onnx")

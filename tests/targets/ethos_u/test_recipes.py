@@ -46,6 +46,7 @@ def lowered(recipe: Recipe, folder: Path) -> tuple[set[str], Lowered, Cost]:
     [FULL.set_io(None), ONLY_CONVS, ONLY_CONVS.set_io(None), ONLY_CONVS.set_io(OpConfig(QType.UINT8))],
     ids=["io: float", "only Convs", "only Convs, io: float", "only Convs, io: uint8"],
 )
+@pytest.mark.matrix
 def test_nothing_of_three_convs_goes_to_the_host(recipe: Recipe, tmp_path: Path) -> None:
     usual = lowered(FULL, tmp_path)[2]
     precisions, graph, cost = lowered(recipe, tmp_path)
@@ -56,6 +57,7 @@ def test_nothing_of_three_convs_goes_to_the_host(recipe: Recipe, tmp_path: Path)
     assert cost.npu == pytest.approx(usual.npu, rel=0.1)
 
 
+@pytest.mark.exhaustive
 def test_a_float_operator_at_the_boundary_is_the_negative_control(tmp_path: Path) -> None:
     precisions, graph, cost = lowered(Recipe().set_name("*", None).set_name("conv3", INT), tmp_path)
     assert precisions == {"float", "int8"}
@@ -63,6 +65,7 @@ def test_a_float_operator_at_the_boundary_is_the_negative_control(tmp_path: Path
     assert cost.host > 0
 
 
+@pytest.mark.exhaustive
 def test_operators_that_have_rules_are_quantized_and_lowered(tmp_path: Path) -> None:
     """LayerNormalization, GlobalMaxPool, Where, BatchNormalization and LogSoftmax by the target's own recipe."""
     n = FloatNet(5)

@@ -51,6 +51,7 @@ def compiled(path: Path) -> EthosUExecutable:
 
 
 @pytest.mark.parametrize("kind", ["plain", "shared", "host"])
+@pytest.mark.matrix
 def test_tune_never_costs_more_than_full_int8_or_float_on_the_host(tmp_path: Path, kind: str) -> None:
     onnx.save(net(kind), tmp_path / "m.onnx")
     rng = np.random.default_rng(3)
@@ -101,6 +102,7 @@ def tuned(
     return result, report
 
 
+@pytest.mark.exhaustive
 def test_an_unseen_model(tmp_path: Path) -> None:
     result, report = tuned(unseen(), tmp_path, count=24, max_measurements=12)
     assert not report["best"]["is_float"]
@@ -115,10 +117,12 @@ def test_an_unseen_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.matrix
 def test_generated_models_never_cost_more(seed: int, tmp_path: Path) -> None:
     tuned(generated(seed), tmp_path, no_bound=seed % 2 == 0, max_measurements=8)
 
 
+@pytest.mark.exhaustive
 def test_a_result_that_the_reference_model_contradicts_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
