@@ -227,4 +227,7 @@ def _constructor(found: EntryPoint) -> Callable[..., Target]:
         make: Callable[..., Target] = found.load()
     except ImportError as error:
         raise TargetError(f"target {found.name} cannot be loaded: {error}") from error
+    except Exception as error:  # a mistake in another package's module
+        said = f"{type(error).__name__}: {error}"
+        raise TargetError(f"target {found.name} cannot be loaded: {found.value} fails with {said}") from error
     return make
