@@ -335,6 +335,14 @@ def test_anchors_go_on_until_there_is_something_to_confirm(low: bool | None, flo
     assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than there is time"
 
 
+def test_a_large_model_has_more_time_to_be_written_and_short_budgets_have_no_less_for_the_rest() -> None:
+    small, large = (Plan.of(180.0, 0.0, 0.0, lambda: 0.0, size) for size in (1_000, 64_000_000))
+    assert large.before_writing.left < small.before_writing.left - 2.0
+    assert large.before_writing.left > 0.95 * 180.0
+    short = [Plan.of(30.0, 0.0, 0.0, lambda: 0.0, size).before_writing.left for size in (1_000, 64_000_000)]
+    assert short[0] == short[1]
+
+
 def test_several_shapes_ask_for_no_longer_budget(tmp_path: Path) -> None:
     """There are fewer blocks of readings then."""
     one, four = (Costs.assumed(1.0, 0.1, 0.1, 4_000_000, feeds=feeds) for feeds in (1, 4))
