@@ -98,7 +98,7 @@ def finds_nothing(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
 
     def lame(session: Any, label: str, share_s: float) -> Any:
         found, interrupted = real(session, label, share_s)
-        return ((session.given, "original") if label == target else found), interrupted
+        return ((session.given, "original", "") if label == target else found), interrupted
 
     monkeypatch.setattr(tune, "_one", lame)
 
