@@ -12,7 +12,7 @@ import pytest
 from benchmarks import one_story
 
 from inlay.run.confirm.contenders import Entry
-from inlay.run.confirm.undecided import contradicted, left_open, open_words, too_few
+from inlay.run.confirm.undecided import contradicted, left_open, open_words, over_float, too_few
 from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import Effort, Plan
@@ -88,6 +88,19 @@ def test_a_fast_model_of_the_search_is_open_unless_something_speaks_against_it()
     assert contradicted(judged, {}, (), (Rejected(fast, Accuracy(False, 17.0)),), 20.0, None) == {}
     other = Rejected(hardly, Accuracy(False, 15.0))
     assert contradicted(judged, {}, (), (other,), 20.0, None) == {}, "it is no more accurate than what failed"
+
+
+def test_a_float_model_that_was_not_confirmed_is_compared_by_the_search() -> None:
+    """Else the delivered model would be as much faster than float as than the given one, beside a faster float."""
+    base = replace(entry("original", [1e6], Interval(1.0, 1.0, 1.0), Placement()).candidate, source=Path("m.onnx"))
+    floats = entry("float", [1e6], Interval(1.25, 1.2, 1.3), Placement()).candidate
+    found = over_float(Interval(2.5, 2.4, 2.6), [base, floats])
+    assert found.value == pytest.approx(2.0)
+    assert (found.low, found.high) == pytest.approx((2.4 / 1.3, 2.6 / 1.2))
+    assert over_float(Interval(2.5, 2.4, 2.6), [base]) == Interval(2.5, 2.4, 2.6)
+    unknown = entry("float", [1e6], UNBOUNDED, Placement()).candidate
+    assert over_float(Interval(2.5, 2.4, 2.6), [base, unknown]) == Interval(2.5, 2.4, 2.6)
+    assert over_float(Interval(1.0, 1.0, 1.0), [base, floats]).value == 1.0
 
 
 def test_what_it_takes_to_decide_is_told() -> None:

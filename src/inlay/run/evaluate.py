@@ -21,7 +21,7 @@ from inlay.quant.parts import Parts
 from inlay.run.facts import GRAPH, PROFILE, SIZE
 from inlay.run.progress import SearchStep
 from inlay.targets.base import Artifact, KernelTime
-from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial
+from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial, shown_ratio
 from inlay.types import Placement
 
 _PROFILE_NS = 300e6
@@ -55,6 +55,12 @@ class Candidate:
         """Of one inference in the search; 0 where it was not timed."""
         outcome = self.trial.outcome
         return outcome.latency.ns if isinstance(outcome, Measured) else 0.0
+
+    @property
+    def shown_speedup(self) -> str:
+        """Its speed-up over the given model with its interval, for people; empty where there is none."""
+        found = self.trial.outcome.latency.speedup if isinstance(self.trial.outcome, Measured) else None
+        return shown_ratio(found) if found is not None and found.is_told else ""
 
     @property
     def speedup(self) -> float:

@@ -64,7 +64,16 @@ from inlay.run.confirm.delivered import (
 )
 from inlay.run.confirm.evidence import most_credible
 from inlay.run.confirm.fresh_readings import FreshReadings
-from inlay.run.confirm.undecided import by_search, contradicted, left_open, open_words, told, too_few, unrefuted
+from inlay.run.confirm.undecided import (
+    by_search,
+    contradicted,
+    left_open,
+    open_words,
+    over_float,
+    told,
+    too_few,
+    unrefuted,
+)
 from inlay.run.confirm.verification import Unseen, Verifier, Weigh, least_db, nothing_said
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import QUICK_CONTENDERS, Effort, Plan, efforts
@@ -150,12 +159,13 @@ class Confirmation:
             blocks = f"{len(base.ns)} of {full.second * full.blocks} deciding blocks are too few"
             return self._unconfirmed(left, verifier, effort, blocks)
         champion = champion_of(base, others, deterministic)
-        reference = next((e for e in others if e.is_float), base)
+        gained = Interval(1.0, 1.0, 1.0) if champion is base else self._gain(base, champion, reported)
+        reference = next((e for e in others if e.is_float), None)
         best = best_of(
             base,
             champion,
-            Interval(1.0, 1.0, 1.0) if champion is base else self._gain(base, champion, reported),
-            self._gain(reference, champion, reported),
+            gained,
+            self._gain(reference, champion, reported) if reference else over_float(gained, self.judged),
             verifier.accuracy(champion),
             by_shape(base, champion, self.workload),
         )
@@ -199,12 +209,12 @@ class Confirmation:
         """That the fastest contender was passed over as the samples do not show its bound; empty where none was."""
         gained = champion.candidate.speedup if champion.candidate.placement else 1.0
         known = [(e, verifier.weighed(e)) for e in contenders if e is not champion and e.candidate.speedup > gained]
-        passed = [(e, found) for e, found in known if found is not None and not found.shows]
+        passed = [(e, f) for e, f in known if f is not None and not f.shows and e.candidate.shown_speedup]
         if not passed or (verifier.weighed(champion) or passed[0][1]).rank < passed[0][1].rank:
             return []
         fastest, found = max(passed, key=lambda pair: pair[0].candidate.speedup)
         return [
-            unshown(fastest.candidate.trial.proposal.origin, f"{fastest.candidate.speedup:.2f}x in the search", found)
+            unshown(fastest.candidate.trial.proposal.origin, f"{fastest.candidate.shown_speedup} in the search", found)
         ]
 
     def _confirmed(

@@ -108,6 +108,18 @@ def by_search(
     return base, champion, gained, over_float
 
 
+def over_float(gained: Interval, judged: Iterable[Candidate]) -> Interval:
+    """A speed-up over the given model as one over the float model, by the search's readings of that.
+
+    Args:
+        gained: over the given model; returned where nothing was gained, or float was not timed.
+        judged: every candidate.
+    """
+    floats = [c.trial for c in judged if not c.placement and c.source is None]
+    known = next((t.outcome.latency.speedup for t in floats if isinstance(t.outcome, Measured)), None)
+    return gained if known is None or not known.is_told or gained.value == 1.0 else ratio_of(gained, known)
+
+
 def unrefuted(contenders: Sequence[Entry], lost: Collection[str]) -> dict[str, Interval]:
     """Contenders in low precision that may be notably faster by the search's readings, by origin.
 
