@@ -124,6 +124,11 @@ class Accuracy:
     silent: tuple[str, ...] = ()
 
     @property
+    def lost(self) -> tuple[OutputError, ...]:
+        """Outputs, and parts of them, that are lost."""
+        return tuple(o for o in self.outputs if o.lost)
+
+    @property
     def worst(self) -> str:
         """Which of several outputs and parts has ``sqnr_db``; empty where there is one."""
         named = [o for o in self.outputs if o.sqnr_db <= self.sqnr_db]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +28,7 @@ from inlay.run.facts import BASELINE_NS, MEMORY
 from inlay.run.result import pareto
 from inlay.targets.base import Fingerprint
 from inlay.trial import Measured
+from inlay.types import Placement
 
 MEASURED = (
     '{"kind": "Measured", "latency": {"ns": 1.0, "speedup": {"value": 1.0, "low": 1.0, "high": 1.0}, "blocks": 3},'
@@ -136,6 +140,109 @@ def test_wishes_that_cannot_be_kept_are_said(run: Path, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"no readable result\.json"):
         inlay.select(tmp_path, fastest=True)
     assert not (tmp_path / "no.onnx").exists()
+
+
+def _changed(folder: Path, change: Callable[[dict[str, Any], Placement], None]) -> None:
+    """Change the measured outcomes in a run's journal."""
+    journal = Journal(folder / "run.sqlite", None)
+    placements = {t.candidate: journal.placement(t.candidate) for t in journal.trials()}
+    journal.close()
+    with contextlib.closing(sqlite3.connect(folder / "run.sqlite")) as db, db:
+        for key, text in db.execute("SELECT candidate, outcome FROM trials").fetchall():
+            outcome, placement = json.loads(text), placements[key]
+            if outcome["kind"] == "Measured" and placement is not None:
+                change(outcome, placement)
+                db.execute("UPDATE trials SET outcome = ? WHERE candidate = ?", (json.dumps(outcome), key))
+
+
+def test_a_model_that_loses_an_output_is_for_fastest_alone(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    fast = inlay.select(run, to=tmp_path / "fast.onnx", fastest=True)
+
+    def lose(outcome: dict[str, Any], placement: Placement) -> None:
+        if placement.digest == fast.placement_digest:
+            outcome["accuracy"]["outputs"][0]["lost"] = "is 0 throughout"
+
+    _changed(tmp_path / "run", lose)
+    warned = inlay.select(tmp_path / "run", to=tmp_path / "lost.onnx", fastest=True)
+    assert warned.placement_digest == fast.placement_digest
+    assert "WARNING: output v5 is lost: it is 0 throughout" in "\n".join(selected(warned))
+    assert "WARNING" not in "\n".join(selected(fast))
+    other = inlay.select(tmp_path / "run", to=tmp_path / "other.onnx", max_size="1GB")
+    assert other.placement_digest != fast.placement_digest
+    assert not other.lost
+    with pytest.raises(UsageError, match="loses output v5, and such models are written for --fastest alone"):
+        inlay.select(tmp_path / "run", to=tmp_path / "no.onnx", min_sqnr=1000)
+
+
+def test_a_bound_that_is_broken_or_not_shown_is_said(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run" / "result.json"
+    result = json.loads(path.read_text())
+    delivered = result["best"]["placement_digest"]
+    result["best"]["bound_note"] = ""
+    path.write_text(json.dumps(result))
+    seen: dict[str, str] = {}
+
+    def sort(outcome: dict[str, Any], placement: Placement) -> None:
+        outcome["accuracy"].update(feasible=True, reason="")
+        seen[placement.digest] = "float" if not placement else "quantized"
+
+    _changed(tmp_path / "run", sort)
+
+    def told() -> str:
+        """Of the fastest model, whichever it is, which is called delivered or not."""
+        found = inlay.select(tmp_path / "run", to=tmp_path / "m.onnx", fastest=True)
+        assert seen[found.placement_digest] == "quantized"
+        text = list(selected(found))
+        assert found.unproven[1:] in text[-1] if found.unproven else len(text) == 2
+        return found.unproven
+
+    fastest = inlay.select(tmp_path / "run", to=tmp_path / "m.onnx", fastest=True).placement_digest
+    result["best"]["placement_digest"] = "another"
+    path.write_text(json.dumps(result))
+    assert told() == "bound not shown: of SQNR at least 20 dB, new samples were judged for the delivered model only"
+    result["best"]["placement_digest"] = fastest
+    path.write_text(json.dumps(result))
+    assert told() == ""
+    result["best"]["bound_note"] = "by 3 samples judged nothing follows"
+    path.write_text(json.dumps(result))
+    assert told() == "bound not shown: by 3 samples judged nothing follows"
+    result["search"]["rejected"] = {fastest: "SQNR of output v5 is 3.0 dB"}
+    path.write_text(json.dumps(result))
+    assert told() == "outside the run's bound on unseen samples: SQNR of output v5 is 3.0 dB"
+
+    def break_it(outcome: dict[str, Any], placement: Placement) -> None:
+        if placement:
+            outcome["accuracy"].update(feasible=False, reason="SQNR of output v5 is 2.0 dB")
+
+    _changed(tmp_path / "run", break_it)
+    assert told() == "outside the run's bound: SQNR of output v5 is 2.0 dB"
+    assert inlay.select(run, to=tmp_path / "own.onnx", min_sqnr=20).placement_digest == delivered
+
+
+def test_what_is_chosen_by_speed_was_measured(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    fast = inlay.select(run, to=tmp_path / "fast.onnx", fastest=True)
+    assert fast.measured
+
+    def untell(outcome: dict[str, Any], placement: Placement) -> None:
+        if untold(placement):
+            outcome["latency"]["speedup"].update(low=0.0, high=math.inf)
+
+    def untold(placement: Placement) -> bool:
+        return everything or placement.digest == fast.placement_digest
+
+    everything = False
+    _changed(tmp_path / "run", untell)
+    assert (
+        inlay.select(tmp_path / "run", to=tmp_path / "m.onnx", fastest=True).placement_digest != fast.placement_digest
+    )
+    everything = True
+    _changed(tmp_path / "run", untell)
+    alone = inlay.select(tmp_path / "run", to=tmp_path / "m.onnx", fastest=True)
+    assert not alone.measured
+    assert "too few readings for a speed-up" in "\n".join(selected(alone))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,7 +20,7 @@ from inlay.space.resolve import Decision
 from inlay.targets.base import is_estimate, unit_of
 from inlay.targets.listing import TargetRow
 from inlay.targets.registry import heading_of, options_in
-from inlay.trial import UNTOLD, Accuracy, Failed, Infeasible, Interval, Measured, shown_ratio, shown_sqnr
+from inlay.trial import UNTOLD, Accuracy, Failed, Infeasible, Interval, Measured, OutputError, shown_ratio, shown_sqnr
 
 
 def verdict(result: TuneResult) -> Iterator[str | Table]:
@@ -170,12 +170,7 @@ def quantized(done: Quantized) -> Iterator[str]:
         found = shown_sqnr(done.accuracy.sqnr_db)
         worst = f", {done.accuracy.worst}," if done.accuracy.worst else ""
         yield f"  SQNR of the worst output{worst} on {which} given samples{against}: {found}{ranges}."
-        for output in done.accuracy.outputs:
-            if output.lost:
-                yield (
-                    f"  WARNING: output {output.name} is lost: it {output.lost}, where the float model's varies. "
-                    "Do not deploy this file."
-                )
+        yield from _lost(done.accuracy.lost)
         if done.ports and done.accuracy.sqnr_db < done.asked_db:
             yield (
                 f"  WARNING: this is below {done.asked_db:g} dB. inlay tune finds the fastest placement that keeps "
@@ -235,6 +230,15 @@ def quantized_json(done: Quantized) -> dict[str, Any]:
 def _without_pairs(done: Quantized) -> str:
     """What a file is that has nothing in low precision of ours."""
     return "the given model" if done.by_costs is not None and done.by_costs.unchanged else "the float model"
+
+
+def _lost(outputs: Iterable[OutputError]) -> Iterator[str]:
+    """That a written file loses these outputs."""
+    for output in outputs:
+        yield (
+            f"  WARNING: output {output.name} is lost: it {output.lost}, where the float model's varies. "
+            "Do not deploy this file."
+        )
 
 
 def _by_costs(done: Quantized) -> Iterator[str]:
@@ -331,6 +335,9 @@ def selected(done: Selected) -> Iterator[str]:
         "" if done.memory_bytes is None else f"; memory of a session {_beside(done.memory_bytes, done.given_memory)}"
     )
     yield f"  In the search: {found}; file {size}{memory}."
+    yield from _lost(done.lost)
+    if done.unproven:
+        yield f"  {done.unproven[0].upper()}{done.unproven[1:]}."
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:

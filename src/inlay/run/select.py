@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
 from inlay.run.finished import TOO_OLD, inputs_of, writer_of
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import Accuracy, Measured, shown_sqnr
+from inlay.trial import Accuracy, Measured, OutputError, shown_sqnr
+from inlay.types import Placement
 
 _MOST_BYTES = 1 << 63  # no file system holds more in one file
 
@@ -64,7 +65,9 @@ class Wish:
         return self.smallest or self.max_bytes is not None
 
     def kept_by(self, accuracy: Accuracy, size: int | None) -> bool:
-        """Whether a model of this accuracy and of so many bytes keeps it."""
+        """Whether a model of this accuracy and of so many bytes keeps it; one that loses an output keeps none."""
+        if self != Wish() and accuracy.lost:
+            return False
         if self.max_bytes is not None and (size is None or size > self.max_bytes):
             return False
         if self.min_sqnr_db is not None and accuracy.sqnr_db < self.min_sqnr_db:
@@ -103,7 +106,8 @@ class Selected:
     """The model that was written, with what the search measured of it, and sizes of the given model as far as known.
 
     ``latency_ms`` is the given model's in ``result.json`` over ``speedup``, in ``unit``; ``estimated`` where the target
-    computes its figures.
+    computes its figures. ``lost`` are outputs that it loses, ``unproven`` says that the run's bound is broken or not
+    shown, and ``measured`` is False where there were too few readings for a speed-up.
     """
 
     path: Path
@@ -122,6 +126,46 @@ class Selected:
     speedup_high: float = math.inf
     unit: str = "ms"
     estimated: bool = False
+    measured: bool = True
+    lost: tuple[OutputError, ...] = ()
+    unproven: str = ""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What ``result.json`` says of the bound.
+
+    Attributes:
+        bound: of the run, as text; ``none`` without one.
+        delivered: digest of the delivered placement.
+        note: why the bound is not shown for that; empty where it is.
+        rejected: why placements, by digest, failed on unseen samples.
+    """
+
+    bound: str = "none"
+    delivered: str = ""
+    note: str = ""
+    rejected: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> _Run:
+        """Raises LookupError, TypeError or ValueError where the result is damaged; older ones lack some of it."""
+        best, search = dict(result.get("best") or {}), dict(result.get("search") or {})
+        rejected = {str(key): str(why) for key, why in dict(search.get("rejected") or {}).items()}
+        delivered, note = str(best.get("placement_digest") or ""), str(best.get("bound_note") or "")
+        return cls(str(result.get("bound") or "none"), delivered, note, rejected)
+
+    def doubt(self, placement: Placement, accuracy: Accuracy) -> str:
+        """That a placement is outside the bound, or not shown to keep it for new samples; empty where it is."""
+        if not accuracy.feasible:
+            return "" if accuracy.lost else f"outside the run's bound: {accuracy.reason}"
+        if placement.digest in self.rejected:
+            return f"outside the run's bound on unseen samples: {self.rejected[placement.digest]}"
+        if placement.digest == self.delivered:
+            return f"bound not shown: {self.note}" if self.note else ""
+        if self.bound == "none" or not placement:
+            return ""
+        return f"bound not shown: of {self.bound}, new samples were judged for the delivered model only"
 
 
 def select(folder: Path, out: Path, wish: Wish) -> Selected:
@@ -131,12 +175,12 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         JournalError: there is no finished run in ``folder``.
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
-    path, sha256, sizes, given, baseline_ms, facts = _model(folder)
+    path, sha256, sizes, given, baseline_ms, facts, run = _model(folder)
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     journal = Journal(folder / "run.sqlite", None)
     try:
-        done = _select(journal, path, sha256, out, wish, given)
+        done = _select(journal, path, sha256, out, wish, given, run)
         ms = baseline_ms / done.speedup
         unit, estimated = unit_of(facts), is_estimate(facts)
         return replace(done, latency_ms=ms, given_bytes=sizes[0], given_memory=sizes[1], unit=unit, estimated=estimated)
@@ -144,10 +188,10 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         journal.close()
 
 
-def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list[Path], float, dict[str, str]]:
+def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list[Path], float, dict[str, str], _Run]:
     """The model of the run, its digest then, its bytes in a file and in memory, and all that the run was made from.
 
-    Last, its latency, and the facts of the target, which say in what unit that is.
+    Then its latency, the facts of the target, which say in what unit that is, and what is said of the bound.
     """
     try:
         result = read_json(folder / "result.json")
@@ -156,7 +200,8 @@ def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list
         sizes = _bytes(baseline, "size_bytes"), _bytes(baseline, "memory_bytes")
         facts = {str(name): str(value) for name, value in dict(result["target"].get("facts") or {}).items()}
         latency_ms = float(baseline["latency_ms"])
-        return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result), latency_ms, facts
+        run = _Run.of(result)
+        return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result), latency_ms, facts, run
     except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
@@ -169,7 +214,9 @@ def _bytes(baseline: Mapping[str, Any], key: str) -> int | None:
     return size
 
 
-def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, given: Sequence[Path]) -> Selected:
+def _select(
+    journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, given: Sequence[Path], run: _Run
+) -> Selected:
     file = load(path)
     if file.sha256 != sha256:
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
@@ -203,6 +250,9 @@ def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, gi
         journal.fact(MEMORY.of(trial.candidate)),
         speedup_low=measured.latency.speedup.low,
         speedup_high=measured.latency.speedup.high,
+        measured=measured.latency.speedup.is_told,
+        lost=measured.accuracy.lost,
+        unproven=run.doubt(placement, measured.accuracy),
     )
 
 
@@ -257,6 +307,8 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
         note = "nothing was measured" if best is None else f"the most accurate one has {shown_sqnr(best)}"
         if wish.max_bytes is not None and measured:
             note += f", the smallest one {min(s for s in sizes.values() if s is not None) / 1e6:.3g} MB"
+        gone = next((f"{t.origin} loses output {o.accuracy.lost[0].name}" for t, o in measured if o.accuracy.lost), "")
+        note += f"; {gone}, and such models are written for --fastest alone" if gone else ""
         raise UsageError(f"no measured model keeps {wish}: {note}")
 
     memory: dict[str, int] = {}
@@ -267,9 +319,10 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
             raise UsageError(f"no measured model keeps {wish}: the leanest takes {min(memory.values()) / 1e6:.3g} MB")
         kept = lean
 
-    def order(found: tuple[Record, Measured]) -> tuple[float, float]:
+    def order(found: tuple[Record, Measured]) -> tuple[float, bool, float]:
         size = memory.get(found[0].candidate) if wish.leanest else sizes[found[0].candidate]
         small = (math.inf if size is None else size) if wish.smallest or wish.leanest else 0.0
-        return small, -found[1].latency.speedup.value
+        gained = found[1].latency.speedup
+        return small, not gained.is_told, -gained.value
 
     return min(kept, key=order)

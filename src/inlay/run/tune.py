@@ -310,6 +310,7 @@ def _result(
         "builds": ended.builds,
         "wall_s": round(session.seconds, 3),
         "stopped_because": ended.stopped_because,
+        "rejected": {r.candidate.placement.digest: r.reason for r in confirmed.rejected if r.candidate.placement},
         **({} if worker.deterministic else {"overhead": overhead}),
         **guided_report(search.strategies.guided),
         **({"imported": model.imported.as_json()} if model.imported.placements else {}),
