@@ -37,6 +37,25 @@ def test_decisions_count_by_how_many_change(dtype: type[np.generic] | type[bool]
     assert judged(want, want).sqnr_db == EXACT_DB
 
 
+def test_what_is_required_is_one_number() -> None:
+    """The bound and the margin for samples that differ, as the SQNR that falls short of it may lie above the bound."""
+    rng = np.random.default_rng(0)
+    want = [{"y": rng.normal(0, 1, 500).astype(np.float32)} for _ in range(12)]
+    parts = [10 ** (-db / 20) for db in np.linspace(12, 36, 12)]
+    got = [{"y": w["y"] + p * rng.normal(0, 1, 500).astype(np.float32)} for w, p in zip(want, parts, strict=True)]
+    samples = Samples(({},) * 12, "feeds", "test")
+    exact = Judge(want, samples, Bound(min_sqnr_db=0.0)).judge(got).sqnr_db
+    least = float(np.floor(exact))
+    found = Judge(want, samples, Bound(min_sqnr_db=least)).judge(got)
+    assert found.sqnr_db > least
+    assert not found.feasible
+    margin = found.margin_db
+    assert found.reason == (
+        f"SQNR of output y is {found.sqnr_db:.1f} dB, below the {least + margin:.1f} dB required: {least:g} dB and a "
+        f"margin of {margin:.1f} dB for the spread between samples"
+    )
+
+
 def test_amounts_count_by_their_energy() -> None:
     """Negative control: an image in 8 bits with every number off by one is near, although all of them change."""
     want = np.full(1000, 200, np.uint8)

@@ -42,6 +42,8 @@ def notes(
     undecided: str = "",
     sure: bool = True,
     not_timed: Sequence[str] = (),
+    shown: bool | None = None,
+    least_db: float | None = None,
 ) -> tuple[str, ...]:
     found = []
     for refused, accuracy in rejected:
@@ -49,7 +51,15 @@ def notes(
         candidate = Candidate("key", trial, lambda: Artifact(Path("m.onnx"), "m"), refused)
         found.append(Rejected(candidate, accuracy))
     searched = Accuracy(True, 30.0, silent=silent)
-    best = SimpleNamespace(is_float=is_float, confirmed=sure, selection=searched, verification=unseen)
+    said = None if least_db is None else SimpleNamespace(least_db=least_db)
+    best = SimpleNamespace(
+        is_float=is_float,
+        confirmed=sure,
+        selection=searched,
+        verification=unseen,
+        bound_shown=shown,
+        statement=said,
+    )
     known = {"best": best, "rejected": tuple(found), "placement": placement, "troubles": (), "undecided": undecided}
     confirmed = cast(Confirmed, SimpleNamespace(**known))
     return notes_for(
@@ -83,6 +93,13 @@ def test_what_variations_lose_is_told() -> None:
     """Where the bound breaks there alone, that is said first."""
     (note,) = notes(varied={"0.8x brightness": 17.8, "noise of 2 %": 20.1})
     assert note == "20 dB holds on your samples, not where they are varied: 17.8 dB with 0.8x brightness"
+    (same,) = notes(varied={"0.8x brightness": 17.8}, shown=True, least_db=20.3)
+    assert same == note
+    for doubted in (
+        notes(varied={"0.8x brightness": 17.8}, shown=False),
+        notes(varied={"0.8x brightness": 17.8}, least_db=19.0),
+    ):
+        assert doubted == ("where your samples are varied, it is below 20 dB: 17.8 dB with 0.8x brightness",)
     (note,) = notes(varied={"0.8x brightness": 20.2, "noise of 2 %": 20.3})
     assert note == (
         "varied samples: 20.4 dB on the samples, 20.2 dB with 0.8x brightness, the worst of 2 ways to vary them"

@@ -256,7 +256,9 @@ def _by_costs(done: Quantized) -> Iterator[str]:
     if how.failed:
         yield f"  THIS IS {what}: nothing in low precision ran in {tries}: {how.failed}."
     elif not how.kept:
-        spread = f" and {how.margin_db:.1f} dB for the spread between samples" if how.margin_db >= 0.05 else ""
+        spread = (
+            f" and a margin of {how.margin_db:.1f} dB for the spread between samples" if how.margin_db >= 0.05 else ""
+        )
         yield (
             f"  THIS IS {what}: no placement kept {how.bound_db:.1f} dB{spread} in {tries}; inlay tune "
             "searches for one, --min-sqnr lowers the bound."

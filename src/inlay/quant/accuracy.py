@@ -230,12 +230,17 @@ class Judge:
         if least is not None and reshaped:
             return reshaped
         if least is not None and worst.sqnr_db < least + margin:
-            note = f" (and {margin:.1f} dB for the spread between samples)" if margin >= 0.05 else ""
+            required = f"below {least:g} dB"
+            if margin >= 0.05:
+                required = (
+                    f"below the {least + margin:.1f} dB required: {least:g} dB and a margin of {margin:.1f} dB for the "
+                    "spread between samples"
+                )
             found = f"SQNR of output {worst.name} is {worst.sqnr_db:.1f} dB"
             if worst.name in self._decisions:
                 share = min(1.0, 10.0 ** (-worst.sqnr_db / 10.0))
                 found = f"{share:.1%} of the integers in output {worst.name} change: {worst.sqnr_db:.1f} dB"
-            return f"{found}, below {least:g} dB{note}"
+            return f"{found}, {required}"
         return ""
 
     def _fall(self, outputs: Sequence[Outputs], drop: float | None) -> str:

@@ -17,6 +17,7 @@ from inlay.quant.rewrite import Rewrite
 from inlay.regions.known import Coverage
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.patterns import PATTERN_CACHE
+from inlay.run.result import Best
 from inlay.run.stress import Losses
 from inlay.search.bars import Barred
 from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
@@ -79,7 +80,7 @@ def notes_for(
         *(note for lack, note in _LACKING.items() if lack in lacks),
         *cut,
         *filter(None, [elsewhere, random]),
-        *_stress_notes(losses, bound),
+        *_stress_notes(losses, bound, confirmed.best),
         *(() if own_precision else _signal_notes(confirmed, anchors, imported)),
         *_silent_notes(confirmed),
         *_integer_notes(units),
@@ -107,14 +108,18 @@ def _frozen_notes(confirmed: Confirmed, frozen: str) -> Iterator[str]:
         yield f"the written model takes no other sizes than {frozen}: its shapes are computed once and for all"
 
 
-def _stress_notes(losses: Losses, bound: Bound) -> Iterator[str]:
+def _stress_notes(losses: Losses, bound: Bound, best: Best) -> Iterator[str]:
     loss = losses.delivered
     if loss is None:
         return
     least, broken = bound.min_sqnr_db, []
     if least is not None:
         broken = [f"{db:.1f} dB with {name}" for name, db in loss.varied_db.items() if db < least <= loss.samples_db]
-    if broken:
+    least_db = None if best.statement is None else best.statement.least_db
+    single = least is not None and least_db is not None and least_db < least
+    if broken and (single or best.bound_shown is False):
+        yield f"where your samples are varied, it is below {least:g} dB: {', '.join(broken)}"
+    elif broken:
         yield f"{least:g} dB holds on your samples, not where they are varied: {', '.join(broken)}"
     else:
         yield f"varied samples: {loss}"
