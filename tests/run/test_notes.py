@@ -43,6 +43,7 @@ def notes(
     sure: bool = True,
     not_timed: Sequence[str] = (),
     shown: bool | None = None,
+    unsearched: str = "",
     least_db: float | None = None,
 ) -> tuple[str, ...]:
     found = []
@@ -78,6 +79,7 @@ def notes(
         losses=Losses(None if varied is None else Robustness(20.4, varied)),
         bound=Bound(20.0),
         not_timed=not_timed,
+        unsearched=unsearched,
     )
 
 
@@ -179,6 +181,16 @@ def test_nothing_is_called_best_beside_what_was_not_timed_or_not_decided() -> No
     first, *others = notes(**kept, undecided=opened, sure=False)  # type: ignore[arg-type]
     assert first == f"NOT DECIDED: {opened}"
     assert not any("best" in note or "measurably" in note for note in others)
+
+
+def test_float_is_not_called_the_best_of_placements_that_were_not_searched() -> None:
+    trial = Trial(Proposal(QUANTIZED, "full-int8"), Measured(LATENCY, Accuracy(True, 30.0)))
+    failed = Trial(Proposal(QUANTIZED, "dynamic"), Failed("run", "no"))
+    tried = {"full-int8": trial, "conv-matmul": trial, "dynamic": failed}
+    why = "no placement was searched: give a larger --budget"
+    found = notes(anchors=tried, operators=("Conv",), is_float=True, unsearched=why)
+    assert f"of the 2 placements timed, none that keeps the bound was measurably faster than float; {why}" in found
+    assert not any("float is best" in note for note in found)
 
 
 def test_no_ratio_is_told_without_an_interval() -> None:

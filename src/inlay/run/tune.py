@@ -293,6 +293,7 @@ def _result(
         rewrites=model.prepared.rewrites,
         anchors=trials,
         not_timed=anchors.left_out,
+        unsearched=_unsearched(search, ended, inputs.config.strategy),
         imported=model.imported,
         data_kind=inputs.samples.kind,
         lacks=worker.lacks,
@@ -334,6 +335,18 @@ def _result(
         losses=lost,
         not_timed=anchors.left_out,
     )
+
+
+def _unsearched(search: _SearchSetup, ended: _SearchEnd, strategy: str) -> str:
+    """That nothing but the usual placements was tried, and why; empty where more was."""
+    if any(c.placement and not c.trial.proposal.anchor for c in search.evaluator.judged[1:]):
+        return ""
+    if strategy == "anchors":
+        return "no placement was searched, as --strategy anchors asks"
+    if ended.stopped_because == EXHAUSTED:
+        return "the search expected none to be faster"
+    more = "give a larger --budget" if "budget" in ended.stopped_because else ended.stopped_because
+    return f"no placement was searched: {more}"
 
 
 def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, confirmed: Confirmed) -> None:

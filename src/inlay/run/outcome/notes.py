@@ -60,6 +60,7 @@ def notes_for(
     elsewhere: str = "",
     random: str = "",
     not_timed: Sequence[str] = (),
+    unsearched: str = "",
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
@@ -85,7 +86,7 @@ def notes_for(
         *_silent_notes(confirmed),
         *_integer_notes(units),
         *_frozen_notes(confirmed, frozen),
-        *_float_notes(confirmed, units, anchors, why_slow, not_timed),
+        *_float_notes(confirmed, units, anchors, why_slow, not_timed, unsearched),
         *_rewrite_notes(confirmed, rewrites),
         *dict.fromkeys(
             f"{r.origin} was faster, but on unseen samples {r.reason}" for r in confirmed.rejected if not r.is_float
@@ -184,6 +185,7 @@ def _float_notes(
     anchors: Mapping[str, Trial],
     why_slow: Callable[[], str],
     not_timed: Sequence[str],
+    unsearched: str,
 ) -> Iterator[str]:
     if not confirmed.best.is_float:
         return
@@ -195,7 +197,7 @@ def _float_notes(
         yield "float is the best of what was tried, but full INT8 and its like were not: give more time"
         return
     if not confirmed.undecided:
-        yield _why_float(confirmed, not_timed)
+        yield _why_float(confirmed, anchors, not_timed, unsearched)
     full = anchors.get(FULL_INT8)
     if full is None:
         return
@@ -211,7 +213,7 @@ def _float_notes(
         yield f"full INT8 runs at {shown_ratio(gained)} of the given model{': ' + reason if reason else ''}"
 
 
-def _why_float(confirmed: Confirmed, not_timed: Sequence[str]) -> str:
+def _why_float(confirmed: Confirmed, anchors: Mapping[str, Trial], not_timed: Sequence[str], unsearched: str) -> str:
     """Why nothing is quantized, and of what that is not known: nothing is best beside what was not measured."""
     if not_timed:
         return (
@@ -220,6 +222,10 @@ def _why_float(confirmed: Confirmed, not_timed: Sequence[str]) -> str:
         )
     if not confirmed.best.confirmed:
         return "no Q/DQ placement that keeps the bound was faster than float by the readings that there are"
+    if unsearched:
+        low = [t for t in anchors.values() if t.proposal.placement and isinstance(t.outcome, Measured)]
+        count = "the one placement" if len(low) == 1 else f"the {len(low)} placements"
+        return f"of {count} timed, none that keeps the bound was measurably faster than float; {unsearched}"
     return "float is best: no Q/DQ placement that keeps the bound was measurably faster"
 
 
