@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 
 from inlay.errors import DataError, InlayError, JournalError, UsageError
-from inlay.files import read_bytes, read_json, refuse_odd_name, refuse_overwriting, replacing, write_text, writing_in
+from inlay.files import (
+    own_mark,
+    read_bytes,
+    read_json,
+    refuse_odd_name,
+    refuse_overwriting,
+    replacing,
+    write_text,
+    writing_in,
+)
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
@@ -94,7 +103,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     alive = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         mark, own = left[0].split("tmp-")[1].split("-")[:2]
-        others.append(f".state.yaml.tmp-{mark}-{alive.pid}-abc")
+        others.append(f".state.yaml.tmp-{mark}-{alive.pid}-{start_of(alive.pid)}-abc")
+        others.append(f".state.yaml.{own_mark()}abc")
+        if start_of(alive.pid):  # its number was another's before
+            (tmp_path / f".state.yaml.tmp-{mark}-{alive.pid}-1-abc").touch()
+            (tmp_path / f".state.yaml.tmp-{mark}-{os.getpid()}-1-abc").touch()
+        else:
+            others.pop()
         for name in others:
             (tmp_path / name).write_bytes(b"not ours to remove")
         write_text(tmp_path / "other.yaml", "a: 1")
@@ -102,6 +117,33 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     finally:
         alive.communicate(b"\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*others, "other.yaml"])
+
+
+def start_of(pid: int) -> int:
+    path = Path(f"/proc/{pid}/stat")
+    return int(path.read_text().rsplit(")", 1)[1].split()[19]) if path.exists() else 0
+
+
+_ELSEWHERE = """
+import os, types
+real = os.stat
+os.stat = lambda path, *a, **k: types.SimpleNamespace(st_ino=7) if "ns/pid" in str(path) else real(path, *a, **k)
+from inlay.files import own_mark
+print(own_mark())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="there are no namespaces")
+def test_processes_of_another_namespace_are_not_those_of_the_same_number(tmp_path: Path) -> None:
+    """Containers may share a folder and the name of the host, but number their processes each for itself."""
+    marks = [
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+        for code in (_ELSEWHERE, "from inlay.files import own_mark; print(own_mark())")
+    ]
+    for mark in marks:
+        (tmp_path / f"inlay-{mark}abc").mkdir()
+    write_text(tmp_path / "other.yaml", "a: 1")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([f"inlay-{marks[0]}abc", "other.yaml"])
 
 
 def test_the_umask_of_the_process_is_never_changed(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def writing_in(folder: Path) -> Iterator[None]:
 
 def own_mark() -> str:
     """What names of this process's temporary files and folders hold: :func:`clear_up` knows them by it."""
-    return f"{_MARK}{os.getpid()}-"
+    return f"{_MARK}{os.getpid()}-{_start(os.getpid()) or 0}-"
 
 
 def scratch_folder(place: Path | None = None) -> Path:
@@ -155,8 +155,10 @@ def clear_up(place: Path) -> None:
         _CLEARED.add(where)
         with contextlib.suppress(OSError), os.scandir(where) as entries:
             for entry in entries:
-                pid = entry.name.partition(_MARK)[2].partition("-")[0]
-                if pid.isdecimal() and not _lives(int(pid)) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                pid, start, *_ = [*entry.name.partition(_MARK)[2].split("-"), ""]
+                if not (pid.isdecimal() and start.isdecimal()) or _lives(int(pid), int(start)):
+                    continue
+                if entry.stat(follow_symlinks=False).st_uid == os.getuid():
                     _remove(entry)
 
 
@@ -167,8 +169,12 @@ def _remove(entry: os.DirEntry[str]) -> None:
         os.unlink(entry.path)
 
 
-def _lives(pid: int) -> bool:
-    if pid == os.getpid():  # one that had our number: a container's first process has the same one every time
+def _lives(pid: int, start: int) -> bool:
+    """Whether the process of that number that started then lives; where no start is known, one of that number."""
+    now = _start(pid)
+    if start and now:  # a container's first process has the same number every time
+        return start == now
+    if pid == os.getpid():  # one that had our number
         return False
     try:
         os.kill(pid, 0)
@@ -179,7 +185,28 @@ def _lives(pid: int) -> bool:
     return True
 
 
-_MARK = f"tmp-{zlib.crc32(platform.node().encode()):08x}-"  # machines may share a folder, but not process numbers
+def _start(pid: int) -> int:
+    """When a process of this namespace started, in ticks since the system did; 0 where nobody says."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # names may hold anything
+        return int(words[_START_WORD])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+_START_WORD = 19  # behind the name of the program, the second of all
+
+
+def _numbers_of() -> str:
+    """Among whose processes a number names one: machines and containers may share a folder, but not those."""
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        space = 0
+    return f"{platform.node()} {space}"
+
+
+_MARK = f"tmp-{zlib.crc32(_numbers_of().encode()):08x}-"
 _CLEARED: set[Path] = set()
 _CLEARING = threading.Lock()
 
