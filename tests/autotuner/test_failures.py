@@ -55,6 +55,19 @@ def test_a_function_that_returns_no_number_is_broken(value: object, tmp_path: Pa
         )
 
 
+def test_the_first_reading_is_taken_as_all_are(tmp_path: Path) -> None:
+    found = region_pattern_autotuning_workflow(
+        branches(),
+        tmp_path / "text",
+        lambda path: str(faster(path)),  # type: ignore[arg-type, return-value]
+        config=CONFIG,
+    )
+    assert found.speedup is not None
+    assert found.speedup > 1
+    with pytest.raises(UsageError, match="measure returned None where milliseconds are needed"):
+        region_pattern_autotuning_workflow(branches(), tmp_path / "none", lambda path: None, config=CONFIG)  # type: ignore[arg-type, return-value]
+
+
 def test_schemes_that_all_fail_do_not_end_the_workflow_where_float_runs(tmp_path: Path) -> None:
     """Negative control: the exceptions are the models', and are told with every scheme."""
 

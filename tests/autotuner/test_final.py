@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -112,6 +113,16 @@ def test_of_float_alone_there_is_nothing_to_compare() -> None:
     assert tuner.generate() is None
     assert (tuner.speedup, tuner.speedup_low, tuner.speedup_high) == (1.0, 1.0, 1.0)
     assert "no scheme was faster" in tuner.summary
+
+
+def test_of_float_alone_there_is_one_figure() -> None:
+    """The first reading was of a machine that was cold, and later turns of the float model were faster."""
+    readings = itertools.count()
+    tuner = searched(lambda data: (14.97 if next(readings) == 0 else 10.29) + pairs(data))
+    assert not len(tuner.best_placement)
+    assert tuner.latency_ms == tuner.baseline_latency_ms == pytest.approx(10.29)
+    assert tuner.speedup == 1.0
+    assert tuner.summary.startswith("10.29 ms")
 
 
 def test_without_pairs_the_speedup_stays_an_estimate() -> None:

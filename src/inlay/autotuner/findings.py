@@ -59,7 +59,12 @@ class Findings:
 
     @property
     def baseline_latency_ms(self) -> float | None:
-        """Latency of the float model: the first one submitted, then that of the final comparison; None before both."""
+        """Latency of the float model: the first one submitted, then that of the final comparison; None before both.
+
+        While the incumbent is the float model itself, this is :attr:`latency_ms`, from its newest readings.
+        """
+        if self._is_float:
+            return self._state.incumbent_ms
         found = self._compared
         return self._state.baseline_ms if found is None else found[0].value * found[1].value
 
@@ -126,9 +131,14 @@ class Findings:
         return self._state.final
 
     @property
+    def _is_float(self) -> bool:
+        """Whether the incumbent, measured or not, is the float model."""
+        return self._state.baseline_ms is not None and self._evolve is not None and not len(self.best_placement)
+
+    @property
     def _final_speedup(self) -> Interval | None:
         """The speed-up of the final comparison; of the float model over itself there is nothing to measure."""
-        if self._state.baseline_ms is not None and self._evolve is not None and not len(self.best_placement):
+        if self._is_float:
             return SAME_MODEL
         return None if self._final is None else self._final.speedup
 

@@ -89,7 +89,7 @@ def region_pattern_autotuning_workflow(
     try:
         if tuner.baseline_latency_ms is None:
             tuner.export_onnx(candidate, insert_qdq=False)
-            tuner.submit(measure(candidate))
+            tuner.submit(device.reading())
             tuner.save_state(state)
         for region in tuner.regions:
             if tuner.pattern_of(region).signature in tuner.profiled_patterns:
@@ -151,7 +151,7 @@ class _Device:
         """Measure what the tuner chose, and submit it. Raises UsageError where the function is broken."""
         self._tuner.export_onnx(self._candidate)
         try:
-            latency = self._reading()
+            latency = self.reading()
         except TargetError as error:
             self._unsound = 0
             self._tuner.submit(math.nan, success=False, reason=str(error))
@@ -175,7 +175,7 @@ class _Device:
         self._tuner.export_best(self._candidate)
         for tries in range(1, _ASKED + 1):
             try:
-                self._reading()
+                self.reading()
             except Exception as error:
                 if tries == _ASKED:
                     raise UsageError(
@@ -186,12 +186,13 @@ class _Device:
                 break
         self._unsound = 0
 
-    def _reading(self) -> float:
+    def reading(self) -> float:
+        """Milliseconds that the function says of the candidate. Raises UsageError where that is no number."""
         found = self._measure(self._candidate)
         try:
             return float(found)
         except (TypeError, ValueError):
-            raise TypeError(f"measure returned {repr(found)[:60]} where milliseconds are needed") from None
+            raise UsageError(f"measure returned {repr(found)[:60]} where milliseconds are needed") from None
 
 
 _DOUBTED = 6
