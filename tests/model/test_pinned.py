@@ -81,6 +81,20 @@ def test_nothing_and_single_numbers_are_drawn_too() -> None:
         assert found["s"].shape == ()
 
 
+@pytest.mark.parametrize("opset", [11, 13, 14, 17])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0,), (2, 3, 0), (0, 0), (2, 1, 3), ()])
+def test_shapes_that_hold_nothing_are_drawn_in_every_opset(opset: int, shape: tuple[int, ...]) -> None:
+    b = Builder(opset=opset)
+    x = b.input("x", [f"d{axis}" for axis in range(len(shape))])
+    b.output(b.node("y", "RandomUniformLike", [x], ["y"]))
+    b.output(b.node("z", "RandomNormal", [], ["z"], shape=list(shape or (1,))))
+    fixed = pinned(b.model())
+    assert not random_operators(fixed.graph)
+    found, _ = twice(fixed, {"x": np.zeros(shape, np.float32)})
+    assert found["y"].shape == shape
+    assert found["z"].shape == (shape or (1,))
+
+
 def test_a_branch_is_pinned_and_a_model_that_draws_nothing_is_left_alone() -> None:
     def branch(name: str, op_type: str) -> onnx.GraphProto:
         node = helper.make_node(op_type, ["x"], [name])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _TABLE = 8191
 """Numbers in a table: a prime, so that no axis of a tensor meets the same ones in each of its rows."""
 _LEAST_OPSET = 11  # for Range
+_ALLOWZERO_OPSET = 14
 
 _DRAWS = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli")
 _RANDOM = (*_DRAWS, "Multinomial")
@@ -140,10 +141,17 @@ def _instead(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
         else:
             shape = constant("shape", np.array(given["shape"], np.int64))
         begin, step, length = (constant(f"number{n}", np.array(n, np.int64)) for n in (0, 1, _TABLE))
-        size = add("ReduceProd", [shape], f"{name}/size", keepdims=0)
+        filled = shape
+        if opset < _ALLOWZERO_OPSET:  # there, Reshape takes 0 for a dimension of its input: 1 is broadcast to it
+            empty = add("Equal", [shape, begin], f"{name}/empty")
+            ones = add("Cast", [empty], f"{name}/ones", to=onnx.TensorProto.INT64)
+            filled = add("Add", [shape, ones], f"{name}/filled")
+        size = add("ReduceProd", [filled], f"{name}/size", keepdims=0)
         places = add("Mod", [add("Range", [begin, size, step], f"{name}/range"), length], f"{name}/places")
         numbers = add("Gather", [constant("table", table.astype(np.float32)), places], f"{name}/numbers")
-        return add("Reshape", [numbers, shape], output, **({"allowzero": 1} if opset >= 14 else {}))
+        if opset >= _ALLOWZERO_OPSET:
+            return add("Reshape", [numbers, shape], output, allowzero=1)
+        return add("Expand", [add("Reshape", [numbers, filled], f"{name}/shaped"), shape], output)
 
     like = bool(node.input) and "dtype" not in given
     dtype = onnx.TensorProto.FLOAT if node.op_type == "Bernoulli" else given.get("dtype", onnx.TensorProto.FLOAT)
