@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
 from inlay.targets.passes.fused_operators import DOMAIN, take_fused_apart
-from inlay.testing import Builder
+from inlay.testing import Builder, run_reference
 from tests.support.float_rewrite_models import fused_transformer
 from tests.support.normalizing import Rewritten, rewrite
 from tests.support.workspace import Workspace
@@ -144,3 +145,33 @@ def test_every_product_has_a_precision(tmp_path: Path) -> None:
     """Projections too, which held most of the weights and were nobody's."""
     units = Workspace(fused_transformer(), tmp_path).prepared.units
     assert len([u for u in units if "dynamic" in u.forms]) == 4
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16])
+@pytest.mark.parametrize(("op_type", "given"), [("FastGelu", {}), ("QuickGelu", {}), ("FusedMatMul", {"alpha": 0.5})])
+def test_numbers_have_the_type_of_the_data(op_type: str, given: dict[str, Any], kind: int) -> None:
+    """Also behind an operator whose type nobody infers; a type that the parts may lack stays as it is."""
+    b = Builder(opset=17)
+    x = b.input("x", (4, 4), kind)
+    inputs = [x, x] if op_type == "FusedMatMul" else [x]
+    y = b.node("op", op_type, inputs, ["y"], domain=DOMAIN, **given)
+    z = b.node("unknown", "BiasSplitGelu", [y], ["z"], domain=DOMAIN)
+    b.output(b.node("last", "QuickGelu", [z], ["last_y"], domain=DOMAIN), kind)
+    found, done = take_fused_apart(ir.from_proto(b.model(check=False)))
+    assert done == (0 if kind == TensorProto.BFLOAT16 else 2)
+    onnx.shape_inference.infer_shapes(ir.to_proto(found), check_type=True, strict_mode=True)
+
+
+@pytest.mark.parametrize(("op_type", "given"), [("FastGelu", {}), ("QuickGelu", {}), ("FusedMatMul", {"alpha": 0.5})])
+def test_doubles_are_computed_as_in_float32(op_type: str, given: dict[str, Any]) -> None:
+    outputs = []
+    x = np.random.default_rng(0).normal(0, 1, (4, 4))
+    for kind, data in ((TensorProto.FLOAT, x.astype(np.float32)), (TensorProto.DOUBLE, x)):
+        b = Builder(opset=17)
+        name = b.input("x", (4, 4), kind)
+        inputs = [name, name] if op_type == "FusedMatMul" else [name]
+        b.output(b.node("op", op_type, inputs, ["y"], domain=DOMAIN, **given), kind)
+        found, _ = take_fused_apart(ir.from_proto(b.model(check=False)))
+        outputs.append(run_reference(ir.to_proto(found), {"x": data})["y"])
+    assert outputs[1].dtype == np.float64
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-4, atol=1e-6)

@@ -47,8 +47,11 @@ def take_fused_apart(model: ir.Model) -> tuple[ir.Model, int]:
 
 
 def _replaced(graph: ir.Graph, node: ir.Node) -> bool:
-    row, parts = _row(node), _Parts(graph, node)
-    results = None if row is None else row(node, parts)
+    row, kind = _row(node), _kind(graph, node)
+    if row is None or kind is None:
+        return False
+    parts = _Parts(graph, node, kind)
+    results = row(node, parts)
     if results is not None:
         parts.replace(results)
     return results is not None
@@ -62,11 +65,28 @@ def _row(node: ir.Node) -> _Row | None:
     return _ROWS.get(node.op_type) if node.domain == DOMAIN else None
 
 
+_KINDS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+
+
+def _kind(graph: ir.Graph, node: ir.Node) -> ir.DataType | None:
+    """The type that the numbers of ``node`` have; None where it is not one of ``_KINDS``, or may be one of several.
+
+    Nobody infers types behind a fused operator: those of its other inputs tell, or of the whole model.
+    """
+    known = {v.dtype for v in node.inputs if v is not None and v.dtype is not None and v.dtype.is_floating_point()}
+    if not known:
+        given = (*graph.inputs, *graph.initializers.values())
+        known = {v.dtype for v in given if v.dtype is not None and v.dtype.is_floating_point()}
+    kind = known.pop() if len(known) == 1 else None
+    return kind if kind in _KINDS else None
+
+
 class _Parts:
     """Writes operators before ``node``, named after it."""
 
-    def __init__(self, graph: ir.Graph, node: ir.Node) -> None:
+    def __init__(self, graph: ir.Graph, node: ir.Node, kind: ir.DataType) -> None:
         self._graph, self._node = graph, node
+        self.kind = kind.numpy()
         self._count = 0
 
     def given(self, slot: int) -> ir.Value | None:
@@ -93,7 +113,7 @@ class _Parts:
         return node.outputs
 
     def number(self, value: float) -> ir.Value:
-        return self.constant(np.array(value, np.float32))
+        return self.constant(np.array(value, self.kind))
 
     def ints(self, *values: int) -> ir.Value:
         return self.constant(np.array(values, np.int64))
@@ -210,7 +230,7 @@ def _kept(node: ir.Node, parts: _Parts, data: ir.Value, mask: ir.Value | None) -
         yield parts.add("Unsqueeze", kept, parts.ints(1, 2)), _number(node, "mask_filter_value", _FILTER)
     if causal and places is not None:
         rows = parts.add("Unsqueeze", places, parts.ints(1))
-        yield parts.add("LessOrEqual", places, rows), float(np.finfo(np.float32).min)
+        yield parts.add("LessOrEqual", places, rows), float(np.finfo(parts.kind).min)
 
 
 def _columns(weight: ir.Value | None) -> int:
