@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ def count(*a):
     global calls
     calls += 1
     return calls
+def several(*a): return np.zeros(3)
 def spoil(outputs, labels):
     for each in outputs:
         for y in each.values():
@@ -81,6 +82,13 @@ def test_what_is_missing_is_said_before_it_is_needed(module: str) -> None:
 def test_a_function_keeps_what_it_knows_between_calls(module: str) -> None:
     function = user_function(f"{module}:count", "--metric", float)
     assert [function(), function(), function()] == [1.0, 2.0, 3.0]
+
+
+def test_a_metric_that_returns_no_number_is_named(module: str) -> None:
+    several, one = (cast(Any, find_metric(f"{module}:{name}", None)) for name in ("several", "count"))
+    with pytest.raises(DataError, match=rf"^--metric {module}:several must return one number, not ndarray of shape"):
+        several([], None)
+    assert one([], None) == 1.0
 
 
 def test_what_a_metric_changes_is_its_own(module: str) -> None:

@@ -36,7 +36,7 @@ def user_function(text: str, option: str, finish: Callable[[Any], T]) -> Callabl
     Args:
         text: ``module:function``; modules in the working directory are found too.
         option: the command-line option, for messages.
-        finish: one of Inlay's own, which turns its result into what can travel.
+        finish: one of Inlay's own, which turns its result into what can travel, or raises DataError.
 
     Raises:
         UsageError: there is no such module or function, or importing it fails.
@@ -80,9 +80,11 @@ def _find(text: str, option: str, places: Sequence[str]) -> None:
 
 def _run(text: str, option: str, places: Sequence[str], finish: Callable[[Any], T], arguments: Sequence[Any]) -> T:
     _find(text, option, places)  # the process may be a new one
+    function = load_function(text, option)
     try:
-        return finish(load_function(text, option)(*arguments))
+        found = function(*arguments)
     except DataError:
         raise
     except (Exception, SystemExit) as error:  # the user's own code
         raise DataError(f"{option} {text} failed: {blame(error)}") from error
+    return finish(found)

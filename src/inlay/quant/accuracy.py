@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -306,7 +307,7 @@ def find_metric(name: str | Metric | None, labels: np.ndarray | None) -> Metric 
     if name in AGREEMENTS:
         return AGREEMENTS[name]
     if ":" in name:
-        return user_function(name, "--metric", float)
+        return user_function(name, "--metric", partial(_one_number, f"--metric {name}"))
     raise UsageError(f"--metric {name}: give top1, {', '.join(AGREEMENTS)}, sqnr, or module:function")
 
 
@@ -319,7 +320,7 @@ def _value(
         elif getattr(metric, TRAVELS, False):
             value = float(metric(outputs, labels))
         else:  # what it changes must not change what others are judged by
-            value = float(metric(copy.deepcopy(outputs), copy.copy(labels)))
+            value = _one_number("the metric", metric(copy.deepcopy(outputs), copy.copy(labels)))
     except InlayError:
         raise
     except (Exception, SystemExit) as error:  # the user's own code
@@ -327,6 +328,16 @@ def _value(
     if not np.isfinite(value):
         raise DataError(f"the metric gave {value}: it must be a finite number")
     return value
+
+
+def _one_number(who: str, found: Any) -> float:
+    """What a metric of the user returned. Raises DataError where it is no number, or several."""
+    try:
+        return float(found)
+    except Exception:  # an array of any library
+        shape = getattr(found, "shape", None)
+        given = f"{type(found).__name__}" + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")
+        raise DataError(f"{who} must return one number, not {given}") from None
 
 
 def _silent(outputs: Sequence[Outputs]) -> tuple[str, ...]:
