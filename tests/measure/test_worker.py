@@ -224,6 +224,9 @@ def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed
         with pytest.raises(TimedOut, match="did not finish load"):
             worker.load(artifact("hang"))
         assert not child.alive, "the process is gone"
+        worker._limit = lambda: 0.01
+        with pytest.raises(TimedOut, match=r"the runtime did not start within .* give a larger --budget"):
+            worker.load(artifact("good"))
         worker._limit = lambda: 60.0
         assert worker.run(artifact("good"), [feed])
         worker._limit = lambda: 0.5

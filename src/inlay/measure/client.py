@@ -368,6 +368,11 @@ class Worker:
             raise Ended(f"the runtime's process died in {do} ({error.how}){words}") from None
         except TimeoutError:
             self._kill()
+            if do == "target":
+                raise TimedOut(
+                    f"the runtime did not start within {limit_s:.0f} s and was ended: "
+                    "the machine is busy, or the time left is too short: give a larger --budget"
+                ) from None
             raise TimedOut(f"the runtime did not finish {do} within {limit_s:.0f} s and was ended") from None
         return dict(json.loads(bytes(answer)))
 
