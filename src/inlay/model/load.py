@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import hashlib
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -348,7 +349,10 @@ def _external_files(path: Path, graphs: Sequence[ir.Graph]) -> Iterator[Path]:
         except (OSError, ValueError, RuntimeError) as error:  # too long, with a null character, a circle of links
             raise ModelError(f"{path}: tensor {name} points to {tensor.location}, which is no path: {error}") from error
         if not file.is_relative_to(folder):
-            raise ModelError(f"{path}: tensor {name} points to {tensor.location}, outside the model's folder")
+            inside = Path(os.path.normpath(folder / tensor.location)).is_relative_to(folder)
+            how = ", a link that leads outside the model's folder" if inside else ", outside the model's folder"
+            what = ": copy the folder with its links resolved (cp -rL), and give the copy" if inside else ""
+            raise ModelError(f"{path}: tensor {name} points to {tensor.location}{how}{what}")
         if not is_file:
             raise ModelError(f"{path}: the external data file {tensor.location} of tensor {name} is missing")
         end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
