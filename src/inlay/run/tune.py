@@ -24,6 +24,7 @@ from inlay.run.confirm.contenders import contenders_of
 from inlay.run.confirm.crossfit import CrossFit, cross_fitted
 from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed
+from inlay.run.confirm.earlier import kept_or
 from inlay.run.confirm.verification import Unseen
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import SENSITIVITY
@@ -258,7 +259,8 @@ def _confirm(
         latest = confirmation.decide(evaluator.incumbent, least_db)
         rejected, measured = rejected + latest.rejected, {**measured, **latest.measured}
         confirmed = confirmed.or_better(latest)
-    return replace(confirmed, rejected=rejected, measured={**measured, **confirmed.measured}), builds
+    confirmed = replace(confirmed, rejected=rejected, measured={**measured, **confirmed.measured})
+    return kept_or(confirmed, session.journal, confirmation), builds
 
 
 # --- result --------------------------------------------------------------------------------------------------------

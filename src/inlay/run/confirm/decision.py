@@ -150,14 +150,14 @@ class Confirmation:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:
             left = [e for e in contenders if e.key not in fresh.given_up]
-            return self._unconfirmed(left, verifier, effort, str(error))
+            return replace(self._unconfirmed(left, verifier, effort, str(error)), given_up=frozenset(fresh.given_up))
         deterministic, full = self.worker.deterministic, efforts(self.config, self.costs().inference_s)[0]
         if not deterministic:
             effort = effort.done(fresh.counts[0], len(base.ns))
         if others and too_few(base, deterministic):
             left = [e for e in contenders if e.key not in fresh.given_up]
             blocks = f"{len(base.ns)} of {full.second * full.blocks} deciding blocks are too few"
-            return self._unconfirmed(left, verifier, effort, blocks)
+            return replace(self._unconfirmed(left, verifier, effort, blocks), given_up=frozenset(fresh.given_up))
         champion = champion_of(base, others, deterministic)
         gained = Interval(1.0, 1.0, 1.0) if champion is base else self._gain(base, champion, reported)
         reference = next((e for e in others if e.is_float), None)
@@ -203,6 +203,7 @@ class Confirmation:
             lacks_db=verifier.lacks_db(champion),
             anchor_speedup=max([1.0, *anchors]),
             evidence=verifier.evidence(champion, self.plan.before_writing),
+            given_up=frozenset(fresh.given_up),
         )
 
     def _unshown(self, champion: Entry, contenders: Sequence[Entry], verifier: Verifier) -> list[str]:
@@ -213,9 +214,8 @@ class Confirmation:
         if not passed or (verifier.weighed(champion) or passed[0][1]).rank < passed[0][1].rank:
             return []
         fastest, found = max(passed, key=lambda pair: pair[0].candidate.speedup)
-        return [
-            unshown(fastest.candidate.trial.proposal.origin, f"{fastest.candidate.shown_speedup} in the search", found)
-        ]
+        gain = f"{fastest.candidate.shown_speedup} in the search"
+        return [unshown(fastest.candidate.trial.proposal.origin, gain, found)]
 
     def _confirmed(
         self, best: Best, base: Entry, champion: Entry, verifier: Verifier, effort: Effort, troubles: Sequence[str]

@@ -52,6 +52,7 @@ class Confirmed:
         undecided: which models may be faster than the one that is delivered, and what it would take to know; empty
             where the readings say.
         evidence: what the samples say of the delivered model on new ones; None where there is nothing to show.
+        given_up: keys of contenders that failed in fresh processes.
     """
 
     best: Best
@@ -70,6 +71,7 @@ class Confirmed:
     measured: Mapping[str, Interval] = field(default_factory=dict)
     undecided: str = ""
     evidence: Evidence | None = None
+    given_up: frozenset[str] = frozenset()
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none is needed or would help.

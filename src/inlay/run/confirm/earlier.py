@@ -1,0 +1,113 @@
+"""What an earlier confirmation of the same run found, for one that cannot decide: more time never costs a result.
+
+A run that goes on confirms anew, and on a busy machine its readings may leave everything open. The winner of before is
+kept then, with its own figures, unless this confirmation refutes it: it excludes a gain, the model fails, or it is
+outside the bound on unseen samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from inlay.measure.journal import Fact, Journal
+from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.decision import Confirmation
+from inlay.run.confirm.delivered import Confirmed, best_of
+from inlay.run.confirm.verification import Verifier
+from inlay.trial import Interval, shown_ratio
+
+_UNCONFIRMED = "NOT CONFIRMED: "
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A confirmed model: its key, its speed-ups over the given and the float model, and the given model's time."""
+
+    key: str
+    speedup: Interval
+    over_float: Interval
+    baseline_ns: float
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data; see :meth:`from_json`."""
+        known = {"speedup": list(astuple(self.speedup)), "over_float": list(astuple(self.over_float))}
+        return {"key": self.key, **known, "baseline_ns": self.baseline_ns}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Winner:
+        """The winner that gave ``data``."""
+        speedup, over_float = (Interval(*map(float, data[key])) for key in ("speedup", "over_float"))
+        return cls(str(data["key"]), speedup, over_float, float(data["baseline_ns"]))
+
+
+WINNER: Fact[Winner | None] = Fact(
+    "winner",
+    lambda data: Winner.from_json(data) if data else None,
+    lambda winner: {} if winner is None else winner.as_json(),
+)
+"""What was confirmed last; None where it was refuted since."""
+
+
+def kept_or(confirmed: Confirmed, journal: Journal, confirmation: Confirmation) -> Confirmed:
+    """The decision, or the winner of before where this one confirms no gain and does not refute that; recorded."""
+    best = confirmed.best
+    if best.confirmed and confirmed.placement and best.speedup.shows_gain():
+        found = Winner(confirmed.key, best.speedup, best.over_float, confirmed.baseline_ms * 1e6)
+        journal.record_fact(WINNER, found)
+        return confirmed
+    winner = journal.fact(WINNER)
+    if winner is None:
+        return confirmed
+    if is_refuted(winner, confirmed):
+        journal.record_fact(WINNER, None)
+        return confirmed
+    return _kept(winner, confirmed, confirmation)
+
+
+def is_refuted(winner: Winner, later: Confirmed) -> bool:
+    """Whether a later decision speaks against a winner: by its readings, or by its outputs on unseen samples."""
+    if winner.key in later.given_up or winner.key in {r.candidate.key for r in later.rejected}:
+        return True
+    ratio = later.measured.get(winner.key)
+    return ratio is not None and (ratio.excludes_gain() or (later.best.confirmed and not later.undecided))
+
+
+def _kept(winner: Winner, later: Confirmed, confirmation: Confirmation) -> Confirmed:
+    """The winner with its figures in place of a later decision; that one where the search does not know it any more."""
+    known, plan = confirmation, confirmation.plan
+    candidate = next((c for c in known.judged[1:] if c.key == winner.key and c.placement), None)
+    if candidate is None or candidate.placement is None:
+        return later
+    own = known.folder / f"earlier-{winner.key}"
+    own.mkdir(exist_ok=True)
+    entry = Entry(candidate, known.candidates.deliver(candidate.placement, own / "model.onnx"), np.empty(0))
+    limits = known.config.bound, plan.deadline, known.varied, known.weigh
+    verifier = Verifier(known.worker, known.judged[0], known.unseen, *limits)
+    if not verifier.keeps(entry):
+        return later
+    base = Entry(known.judged[0], known.baseline, np.array([winner.baseline_ns]))
+    best = best_of(base, entry, winner.speedup, winner.over_float, verifier.accuracy(entry))
+    unsure = [t for t in later.troubles if t.startswith(_UNCONFIRMED)]
+    why = later.undecided or "; ".join(t.removeprefix(_UNCONFIRMED).partition(";")[0] for t in unsure)
+    told = f"an earlier confirmation of this run is kept: {best.origin}, {shown_ratio(winner.speedup)}"
+    told += f"; the last one decided nothing: {why}" if why else ""
+    return replace(
+        later,
+        best=best,
+        baseline_ms=winner.baseline_ns / 1e6,
+        file=entry.file.path,
+        placement=candidate.placement,
+        troubles=(told, *(t for t in later.troubles if t not in unsure), *verifier.troubles),
+        each_db=verifier.each_db(entry),
+        key=winner.key,
+        finalists={**later.finalists, winner.key: entry.file},
+        fell_back=False,
+        lacks_db=verifier.lacks_db(entry),
+        measured={**later.measured, winner.key: winner.speedup},
+        undecided="",
+        evidence=verifier.evidence(entry, plan.before_writing),
+    )
