@@ -207,6 +207,9 @@ def test_the_program_ends_with_the_process_that_asked_it(tmp_path: Path) -> None
     while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text().strip():
         time.sleep(0.05)
         assert asking.poll() is None
+    children = Path(f"/proc/{asking.pid}/task/{asking.pid}/children")
+    while children.exists() and len(children.read_text().split()) < 2:  # the program, and what watches over it
+        time.sleep(0.05)
     started = [int((tmp_path / name).read_text()) for name in ("own", "child")]
     assert all(map(is_alive, started))
     asking.kill()
