@@ -34,7 +34,7 @@ def fails_silently(folder: str) -> None:
 
 def odd_code(folder: str) -> None:
     print(f"inlay: {folder}", file=sys.stderr)
-    sys.exit(3)
+    sys.exit(4)
 
 
 def colours(folder: str) -> None:
