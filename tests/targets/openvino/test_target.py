@@ -271,7 +271,7 @@ def test_a_run_is_in_the_precision_that_is_faster_and_says_how_to_run_the_model(
     assert ("tuned with precision=f32; run it so" in result.notes[0]) is is_faster
     assert ("'INFERENCE_PRECISION_HINT': 'f32'" in result.run_with) is is_faster
     said = "\n".join(line for line in verdict(result) if isinstance(line, str))
-    assert ("options that were measured (threads 1, precision f32): run_with" in said) is is_faster
+    assert ("options that were measured (threads 1, streams 1, precision f32): run_with" in said) is is_faster
     monkeypatch.chdir(out)
     names: dict[str, Any] = {"feed": feeds[0]}
     exec(result.run_with, names)
