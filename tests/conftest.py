@@ -19,6 +19,8 @@ from tests.support.workspace import Workspace
 settings.register_profile("inlay", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("inlay")
 
+os.environ.pop("COLUMNS", None)  # test processes side by side are told a width, and what they print would be cut to it
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all cases but the first of a test marked ``matrix`` as exhaustive."""

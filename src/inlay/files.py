@@ -76,6 +76,8 @@ def opened(path: Path, error: type[InlayError] = DataError, prefix: str = "") ->
                 raise error(f"{prefix}{path} cannot be read: it is not a regular file")
             yield file
     except OSError as failure:
+        if failure.errno is None:  # not the system's: what a library says of the content
+            raise
         raise error(f"{prefix}{path} cannot be read: {failure.strerror or failure}") from failure
 
 
