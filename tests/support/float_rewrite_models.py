@@ -67,6 +67,15 @@ def fused_transformer() -> onnx.ModelProto:
     return model
 
 
+def table_before_a_product() -> onnx.ModelProto:
+    """Embeddings of computed tokens, and a product of them."""
+    b = Builder()
+    tokens = b.node("tokens", "Cast", [b.input("x", (1, 6))], to=onnx.TensorProto.INT64)
+    rows = b.node("rows", "Gather", [b.constant("table", b.rng.standard_normal((512, 32))), tokens])
+    b.output(b.node("last", "MatMul", [rows, b.constant("weight", b.rng.standard_normal((32, 8)) / 6)]))
+    return b.model()
+
+
 def halves(kept: bool = False, dtype: int = TensorProto.FLOAT16) -> onnx.ModelProto:
     """A small model in half precision; ``kept``: its inputs and outputs are float32, by Casts."""
     model = small_model()

@@ -19,7 +19,7 @@ from inlay.targets.ort_ep.target import OrtEpTarget
 from inlay.targets.ort_web.install import packages
 from inlay.targets.ort_web.target import OrtWebTarget
 from inlay.testing import Builder, TargetTestCase
-from tests.support.float_rewrite_models import float_rewrite_models
+from tests.support.float_rewrite_models import float_rewrite_models, table_before_a_product
 from tests.support.shuffles import shuffle
 
 
@@ -58,15 +58,6 @@ def groups_between_convs() -> onnx.ModelProto:
     x = b.conv("first", b.input("x", (1, 3, 8, 8)), 8)
     x = b.conv("apart", shuffle(b, x, (1, 8, 8, 8), 4), 12, kernel=1, group=2)
     b.output(b.conv("last", b.conv("other", x, 6, kernel=1, group=3), 4))
-    return b.model()
-
-
-def table_before_a_product() -> onnx.ModelProto:
-    """Embeddings of computed tokens, and a product of them."""
-    b = Builder()
-    tokens = b.node("tokens", "Cast", [b.input("x", (1, 6))], to=onnx.TensorProto.INT64)
-    rows = b.node("rows", "Gather", [b.constant("table", b.rng.standard_normal((512, 32))), tokens])
-    b.output(b.node("last", "MatMul", [rows, b.constant("weight", b.rng.standard_normal((32, 8)) / 6)]))
     return b.model()
 
 

@@ -10,7 +10,15 @@ import onnx
 from inlay.testing import Builder
 from inlay.testing.models import large_image_model, recurrent_model, small_model, upsampling_model
 from tests.support.attention import attention
-from tests.support.float_rewrite_models import channel_shuffle, halves, normalization, patches, upsampling
+from tests.support.float_rewrite_models import (
+    channel_shuffle,
+    fused_transformer,
+    halves,
+    normalization,
+    patches,
+    table_before_a_product,
+    upsampling,
+)
 
 Inside = Callable[[Builder, str], str]
 """Adds what a pass looks for behind a value, and gives its result."""
@@ -153,6 +161,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "write out constants along short rows": _short_rows(),
         "join stacked values": _stacked(),
         "spread short Softmax": _scores(2),
+        "take fused operators apart": fused_transformer(),
     }
 
 
@@ -171,4 +180,5 @@ def rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "float kernel": between_convs(_rounded_up_pool),
         "upright weight": small_model(),
         "joined groups": between_convs(channel_shuffle),
+        "quantized table": table_before_a_product(),
     }
