@@ -161,3 +161,14 @@ def test_more_samples_and_a_later_check_ask_for_less_margin() -> None:
     each = np.random.default_rng(1).normal(30.0, 1.5, 24)
     alone, more = margin_db(each[:4], 4, UNCHECKED), margin_db(each, 4, UNCHECKED)
     assert margin_db(each, 4, CHECKED_LATER) < more < alone
+
+
+@pytest.mark.parametrize(
+    ("there", "is_kept"), [(-np.inf, True), (-3.4e38, True), (50.0, False), (np.nan, False), (np.inf, False)]
+)
+def test_what_was_minus_infinity_must_stay_below_all_else(there: float, is_kept: bool) -> None:
+    want = np.tile(np.linspace(-4, 4, 40, dtype=np.float32), (2, 1))
+    want[:, :5] = -np.inf
+    got = want.copy()
+    got[:, :5] = there
+    assert judged(want, got).feasible is is_kept

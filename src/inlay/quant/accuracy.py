@@ -362,11 +362,19 @@ def _decides(dtype: np.dtype[Any]) -> bool:
 
 
 def _energies(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
-    """Signal energy, noise energy, inner product and energy of the other, where the reference is finite."""
+    """Signal energy, noise energy, inner product and energy of the other, where the reference is finite.
+
+    The noise is infinite where the reference is, unless the other lies beyond all its finite numbers there: a clipped
+    infinity is no error, and one that became the largest of all logits is.
+    """
     if got is None or got.shape != want.shape:
         return 0.0, np.inf, 0.0, 0.0
     finite = np.isfinite(want)
     whole = finite.all()
+    if not whole:
+        inside = want[finite] if finite.any() else np.zeros(1, want.dtype)
+        if not (np.all(got[want == np.inf] >= inside.max()) and np.all(got[want == -np.inf] <= inside.min())):
+            return 0.0, np.inf, 0.0, 0.0
     a, b = ((x.ravel() if whole else x[finite]).astype(np.float64) for x in (want, got))
     difference = a - b
     signal, noise = float(a @ a), float(difference @ difference)

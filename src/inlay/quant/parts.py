@@ -83,12 +83,13 @@ class Parts:
             each = [y[name] for y in reference if name in y]
             if name in whole or first.dtype.kind != "f" or len(each) < len(reference):
                 continue
-            if any(y.ndim != first.ndim or not y.size for y in each):
+            if any(y.ndim != first.ndim for y in each):
                 continue
-            axes = _groups(each, joins.get(name, ()))
+            filled = [y for y in each if y.size]  # a sample in which nothing is found tells nothing of sizes
+            axes = _groups(filled, joins.get(name, ())) if filled else {}
             if axes:
                 divided[name] = tuple(_cells(name, first.ndim, axes))
-                sizes[name] = {axis: first.shape[axis] for axis in axes}
+                sizes[name] = {axis: filled[0].shape[axis] for axis in axes}
         return cls(divided, sizes)
 
     @property

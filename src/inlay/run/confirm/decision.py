@@ -178,8 +178,8 @@ class Confirmation:
         troubles += [f"equal devices disagree about {origins[key]}: {how}" for key, how in fresh.disagreed.items()]
         if fresh.is_busy:
             troubles.append(
-                "the machine was busy: other processes took a part of many readings; what they took for certain is "
-                "taken off, and the intervals hold what they may have taken, but not what they did to caches and clock "
+                "the machine was busy: other processes ran during many readings; the time that they certainly took is "
+                "subtracted and the intervals cover what they may have taken, but not their effect on caches and clock "
                 "rates: measure again on a quiet machine"
             )
         confirmed = self._confirmed(best, base, champion, verifier, effort, troubles)
