@@ -25,7 +25,7 @@ from inlay.data import Padding, Samples
 from inlay.errors import DataError, InlayError, ModelError, UsageError
 from inlay.model.user_code import TRAVELS, user_function
 from inlay.quant.metric_limits import Pairs
-from inlay.quant.metrics import AGREEMENTS, Agreement, hits_of, top1
+from inlay.quant.metrics import AGREEMENTS, Agreement, changes, energies, hits_of, top1
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
 from inlay.quant.parts import Parts, lost
@@ -207,8 +207,8 @@ class Judge:
         return _value(self._metric, outputs, self._wanted, self._labels)
 
     def _energies(self, name: str, outputs: Sequence[Outputs]) -> np.ndarray:
-        """What :func:`_energies` or :func:`_changes` gives of an output in each sample, shape (4, samples)."""
-        compare = _changes if name in self._decisions else _energies
+        """What :func:`energies` or :func:`changes` gives of an output in each sample, shape (4, samples)."""
+        compare = changes if name in self._decisions else energies
         pairs = zip(self._divided, outputs, strict=True)
         return np.array([compare(want[name], got.get(name)) for want, got in pairs]).T
 
@@ -359,34 +359,6 @@ def _silent(outputs: Sequence[Outputs]) -> tuple[str, ...]:
 def _decides(dtype: np.dtype[Any]) -> bool:
     """Whether outputs of a type are decisions, which are equal or not, rather than amounts."""
     return dtype.kind not in "fiu" or (dtype.kind in "iu" and dtype.itemsize > 2)
-
-
-def _energies(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
-    """Signal energy, noise energy, inner product and energy of the other, where the reference is finite.
-
-    The noise is infinite where the reference is, unless the other lies beyond all its finite numbers there: a clipped
-    infinity is no error, and one that became the largest of all logits is.
-    """
-    if got is None or got.shape != want.shape:
-        return 0.0, np.inf, 0.0, 0.0
-    finite = np.isfinite(want)
-    whole = finite.all()
-    if not whole:
-        inside = want[finite] if finite.any() else np.zeros(1, want.dtype)
-        if not (np.all(got[want == np.inf] >= inside.max()) and np.all(got[want == -np.inf] <= inside.min())):
-            return 0.0, np.inf, 0.0, 0.0
-    a, b = ((x.ravel() if whole else x[finite]).astype(np.float64) for x in (want, got))
-    difference = a - b
-    signal, noise = float(a @ a), float(difference @ difference)
-    return signal, noise if np.isfinite(noise) else np.inf, float(a @ b), float(b @ b)
-
-
-def _changes(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
-    """The same for decisions: their number, how many differ, how many agree, their number."""
-    if got is None or got.shape != want.shape:
-        return 0.0, np.inf, 0.0, 0.0
-    same = float(np.count_nonzero(want == got))
-    return float(want.size), want.size - same, same, float(want.size)
 
 
 def margin_db(each: np.ndarray, others: int, confidence: float) -> float:

@@ -150,3 +150,31 @@ def _cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs], name: str)
         found.append(np.where(alike, 1.0, (a * b).sum(axis=1) / np.maximum(norms, 1e-300)))
     joined = np.concatenate(found) if found else np.ones(1)
     return float(np.nan_to_num(joined, nan=-1.0).mean()) if joined.size else 1.0
+
+
+def energies(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
+    """Signal energy, noise energy, inner product and energy of the other, where the reference is finite.
+
+    The noise is infinite where the reference is, unless the other lies beyond all its finite numbers there: a clipped
+    infinity is no error, and one that became the largest of all logits is.
+    """
+    if got is None or got.shape != want.shape:
+        return 0.0, np.inf, 0.0, 0.0
+    finite = np.isfinite(want)
+    whole = finite.all()
+    if not whole:
+        inside = want[finite] if finite.any() else np.zeros(1, want.dtype)
+        if not (np.all(got[want == np.inf] >= inside.max()) and np.all(got[want == -np.inf] <= inside.min())):
+            return 0.0, np.inf, 0.0, 0.0
+    a, b = ((x.ravel() if whole else x[finite]).astype(np.float64) for x in (want, got))
+    difference = a - b
+    signal, noise = float(a @ a), float(difference @ difference)
+    return signal, noise if np.isfinite(noise) else np.inf, float(a @ b), float(b @ b)
+
+
+def changes(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
+    """The same for decisions: their number, how many differ, how many agree, their number."""
+    if got is None or got.shape != want.shape:
+        return 0.0, np.inf, 0.0, 0.0
+    same = float(np.count_nonzero(want == got))
+    return float(want.size), want.size - same, same, float(want.size)
