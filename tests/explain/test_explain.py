@@ -14,6 +14,7 @@ from inlay.cli.explained import lines
 from inlay.explain.exact import exact_form
 from inlay.model.load import load
 from inlay.model.serialize import proto_with
+from inlay.space.recipe import OpConfig, Recipe
 from inlay.targets.onnxruntime.preconditions import preconditions_for
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing import Builder, run_reference
@@ -130,3 +131,42 @@ def test_losses_are_told_on_a_target_with_further_types_of_activations(tmp_path:
     found = api.explain(file, data=samples, target="openvino-cpu")
     assert found.sqnr_db is not None
     assert found.losses
+
+
+@pytest.mark.parametrize("by_inlay", [True, False])
+def test_times_of_what_inlay_left_in_float_do_not_read_as_losses_of_its_own(by_inlay: bool, tmp_path: Path) -> None:
+    b = Builder()
+    y = b.conv("first", b.input("x", (1, 8, 16, 16)), 8, 3)
+    b.output(b.conv("second", y, 8, 3))
+    path = tmp_path / "model.onnx"
+    onnx.save(b.model(), path)
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.standard_normal((1, 8, 16, 16)).astype(np.float32)} for _ in range(3)]
+    written = tmp_path / "written.onnx"
+    inlay_only_second = Recipe().set_global(None).set_name("second", OpConfig())
+    api.quantize(path, data=feeds, recipe=inlay_only_second, out=written)
+    if not by_inlay:
+        model = onnx.load(written)
+        del model.metadata_props[:]
+        onnx.save(model, written)
+    found = api.explain(written, data=feeds)
+    assert any(o.reasons for o in found.operators)
+    text = "\n".join(line for line in lines(found) if isinstance(line, str))
+    assert found.as_json()["placed_by_inlay"] == by_inlay
+    assert ("left there by a choice" in text) == by_inlay
+    assert all("accuracy left aside" in line for line in text.splitlines() if "lost to placement" in line)
+
+
+def test_a_budget_that_ended_is_said_to_have_been_too_small(tmp_path: Path) -> None:
+    b = Handmade()
+    b.branch = "net"
+    b.end(b.pair(b.convolve(b.pair(b.x(), "a", scale=0.03)), "y", scale=0.2), op_type="Relu")
+    path = tmp_path / "model.onnx"
+    onnx.save(b.model(), path)
+    rng = np.random.default_rng(0)
+    feeds = [{"net_x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(2)]
+    found = api.explain(path, data=feeds, budget=0.001)
+    assert not found.losses
+    said = [note for note in found.notes if "sources of rounding" in note]
+    assert said
+    assert all("the budget ended before" in note and "larger --budget" in note for note in said)

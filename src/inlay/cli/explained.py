@@ -67,7 +67,12 @@ def _head(found: Explanation) -> Iterator[str]:
     yield f"  {len(low)} of {len(ran)} operators ran in INT8; of the {len(heavy)} heavy ones {heavy_low}."
     if found.quantized and found.lost_ms > 0:
         unit, what = unit_of(found.facts), "Lost" if found.facts.get("unit") else "Time lost"
-        yield f"  {what} to placement: {found.lost_ms:.3f} {unit} of {found.kernels_ms:.3f} {unit}."
+        of = f"{found.lost_ms:.3f} {unit} of {found.kernels_ms:.3f} {unit}"
+        yield f"  {what} to placement, accuracy left aside: {of}."
+    if found.chosen:
+        yield "  By its metadata, Inlay placed these Q/DQ nodes: what is in float was left there by a choice that"
+        yield "  weighed accuracy and the speed of the whole model. What follows says what kernels would save, not"
+        yield "  whether accuracy allows it: inlay tune decides that."
 
 
 def _bound(found: Explanation) -> Iterator[str]:
@@ -75,7 +80,7 @@ def _bound(found: Explanation) -> Iterator[str]:
         return
     bound, unit = found.bound, unit_of(found.facts)
     best, whole = f"{bound.best_ms:.3f} {unit}", f"{bound.float_ms:.3f} {unit}"
-    yield f"  INT8 brings at most {bound.at_most:.2f}x: {best} of {whole} of kernels,"
+    yield f"  INT8 brings at most {bound.at_most:.2f}x, accuracy left aside: {best} of {whole} of kernels,"
     yield "  with each operator in its faster precision and conversions for nothing."
     yield f"  All that can be in INT8: {bound.int8_ms:.3f} {unit}. What stands in the way:"
     for barrier in bound.barriers:
@@ -90,7 +95,7 @@ def _reasons(found: Explanation, every: bool) -> Iterator[str | Table]:
         if gaining:
             yield ""
             total = sum(o.gain_ms or 0.0 for o in gaining)
-            yield f"Operators that gain by INT8: {len(gaining)}, {total:.3f} {unit} in all"
+            yield f"Operators that gain by INT8, accuracy left aside: {len(gaining)}, {total:.3f} {unit} in all"
         rows = [(f"{o.gain_ms or 0.0:.3f} of", f"{o.cost_ms:.3f} {unit}", o.op_type, o.name) for o in gaining[:_ROWS]]
         yield Table(">><<", rows, indent=2)
         return

@@ -20,7 +20,7 @@ from inlay.explain.executed import Executed, executed, operators_of
 from inlay.explain.experiments import Laboratory, Proven, does_run, prove
 from inlay.explain.explanation import Explanation, Operator, Reason
 from inlay.explain.faults import Suspect, misread, suspects
-from inlay.explain.losses import Losses, losses
+from inlay.explain.losses import Losses, losses, too_late
 from inlay.explain.removal import timed
 from inlay.explain.waste import wasted
 from inlay.files import scratch
@@ -32,6 +32,7 @@ from inlay.model.passes.constants import with_constants
 from inlay.model.passes.names import fix_names
 from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore, externalize_weights
+from inlay.prepare.candidate_writer import PLACED
 from inlay.prepare.take_apart import holds_quantized, parts_of
 from inlay.quant.plain.form import write_plain
 from inlay.space.rules import Rules
@@ -95,7 +96,7 @@ def explain(
         )
         proven, mended = _prove(laboratory, runs, found, proving) if quantized else ({}, None)
         proven = {**proven, **broken}
-        rounding = Losses(None)
+        rounding = Losses(None, problem=too_late("sources of rounding") if real else "")
         if real and deadline.left:
             stage("find the values that lose the accuracy")
             rounding = losses(file, Capabilities.of(target), samples, worker, folder / "losses", deadline)
@@ -132,6 +133,7 @@ def explain(
                 *filter(None, [rounding.problem, at_most.problem]),
             ),
             facts=worker.fingerprint.facts,
+            chosen=quantized and PLACED in file.model.metadata_props,
         )
 
 

@@ -215,6 +215,7 @@ class Explanation:
         repair: what came of a repair, where one was asked for.
         notes: what else people should know.
         facts: of the target's fingerprint.
+        chosen: by the file's metadata, Inlay placed its Q/DQ nodes: what is in float was left there by a choice.
     """
 
     model: str
@@ -234,6 +235,7 @@ class Explanation:
     repair: Repair | None = None
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    chosen: bool = False
 
     @property
     def lost_ms(self) -> float:
@@ -253,6 +255,7 @@ class Explanation:
             "target": self.target,
             "facts": dict(self.facts),
             "quantized": self.quantized,
+            "placed_by_inlay": self.chosen,
             "failed": self.failed,
             "latency_ms": self.latency_ms,
             "kernels_ms": self.kernels_ms,

@@ -61,6 +61,11 @@ class Losses:
     problem: str = ""
 
 
+def too_late(what: str) -> str:
+    """Why nothing is said of ``what``."""
+    return f"the budget ended before {what} could be tried: give a larger --budget"
+
+
 def losses(
     file: ModelFile, target: Capabilities, samples: Samples, worker: Worker, folder: Path, deadline: Deadline
 ) -> Losses:
@@ -184,9 +189,7 @@ def _probed(
         found.append(Loss(name, key[0], loss_db, decibels(alone[key])))
     found.sort(key=lambda loss: -math.inf if loss.loss_db is None else loss.loss_db, reverse=True)
     missed = len(sources) - len(alone)
-    problem = (
-        f"there was no time to try {missed} of {len(sources)} sources of rounding: give --budget" if missed else ""
-    )
+    problem = too_late(f"{missed if alone else 'any'} of the {len(sources)} sources of rounding") if missed else ""
     return Losses(sqnr_db, 0, tuple(found), tuple(together), problem)
 
 
