@@ -80,6 +80,83 @@ def test_elements_are_followed_to_where_the_model_moves_them(name: str) -> None:
     assert (np.equal.outer(numbers, numbers) == same).all()
 
 
+VECTOR = np.array([640.0, 640, 1, 1, 1, 640], np.float32).reshape(6, 1, 1)
+WEIGHT = np.random.default_rng(0).standard_normal((6, 6, 1, 1)).astype("f")
+SCALED: dict[str, Callable[[Callable[..., str]], str]] = {
+    "multiplied": lambda add: add("Mul", "x", "vector"),
+    "divided": lambda add: add("Div", "x", "inverse"),
+    "shifted": lambda add: add("Add", "x", "shift"),
+    "a convolution": lambda add: add("Conv", "x", "weight"),
+    "a bias": lambda add: add("Conv", "x", "even", "bias"),
+    "heads of two sizes": lambda add: add("Concat", add("Mul", "x", "vector"), add("Mul", "x", "vector"), axis=3),
+    "scaled when joined": lambda add: add("Mul", add("Concat", "x", "x", axis=3), "vector"),
+    "in other places": lambda add: add("Sigmoid", add("Reshape", add("Mul", "x", "vector"), "flat")),
+    "chosen": lambda add: add("Gather", add("Mul", "x", "vector"), "indices", axis=3),
+}
+SCALES = {
+    "vector": VECTOR,
+    "inverse": 1 / VECTOR,
+    "shift": VECTOR * (VECTOR > 1),
+    "weight": WEIGHT * VECTOR[..., None],
+    "even": WEIGHT,
+    "bias": VECTOR.ravel() * (VECTOR.ravel() > 1) + 1,
+    "flat": np.array([1, 6, -1]),
+}
+
+
+def _one_input(
+    tail: Callable[[Callable[..., str]], str], constants: dict[str, np.ndarray]
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    model = _model(tail, constants)
+    del model.graph.input[:]
+    model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, 5, 5]))
+    model.graph.input.append(helper.make_tensor_value_info("indices", TensorProto.INT64, [3]))
+    rng = np.random.default_rng(1)
+    return model, {"x": rng.standard_normal((1, 6, 5, 5)).astype("f"), "indices": np.array([0, 4, 1])}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_constants_tell_elements_apart(name: str) -> None:
+    """Those of channels 0, 1 and 5 are 640 times as large, whatever follows; some are joined as well."""
+    constants = {k: np.asarray(v, None if v.dtype.kind == "i" else "f") for k, v in SCALES.items()}
+    model, feed = _one_input(SCALED[name], constants)
+    axes = joins_of(ir.from_proto(model), feed)[model.graph.output[0].name]
+    assert axes[1] is not None
+    assert [n == axes[1][0] for n in axes[1]] == [True, True, False, False, False, True]
+    if len(axes) == 4:
+        assert (axes[3] is not None) == ("joined" in name or "heads" in name)
+
+
+@pytest.mark.parametrize("what", ["even", "one small", "zeros", "a table"])
+def test_constants_of_about_one_size_tell_nothing(what: str) -> None:
+    """Nor does one channel of many that is scaled to nearly nothing, or any that are dead."""
+    vector = np.linspace(1, 20, 6)
+    if what == "one small":
+        vector = np.array([1e-3] + [1.0] * 8)
+    elif what == "zeros":
+        vector = np.array([0.0] * 4 + [1.0] * 4)
+    shape = (1, -1, 1, 1) if what != "a table" else (2, 3, 1, 1)
+    model, feed = _one_input(lambda add: add("Mul", "x", "v"), {"v": vector.astype("f").reshape(shape)})
+    if what == "a table":
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+        feed["x"] = feed["x"][:, :3]
+    elif what != "even":
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = vector.size
+        feed["x"] = np.zeros((1, vector.size, 5, 5), "f")
+    assert joins_of(ir.from_proto(model), feed) == {}
+
+
+def test_what_cannot_be_followed_is_said() -> None:
+    """Boxes written into a tensor of zeros, as an exporter writes an assignment to a slice."""
+    written, feed = _one_input(
+        lambda add: add("ScatterND", "zeros", "places", add("Flatten", "x")), {"zeros": np.zeros(200, "f")}
+    )
+    written.graph.initializer.append(numpy_helper.from_array(np.arange(150).reshape(1, 150, 1), "places"))
+    assert joins_of(ir.from_proto(written), feed) == {written.graph.output[0].name: ()}
+    plain, feed = _one_input(lambda add: add("Relu", "x"), {})
+    assert joins_of(ir.from_proto(plain), feed) == {}
+
+
 def test_nothing_is_said_behind_operators_that_mix() -> None:
     """A product sums over what was joined: what comes out is of no input alone."""
     model = _model(

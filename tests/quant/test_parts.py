@@ -91,13 +91,39 @@ def test_each_joined_value_is_a_part_of_its_own_where_any_differ() -> None:
 
 
 def test_indices_are_parts_where_some_are_far_larger_in_every_sample() -> None:
-    """Scaled by a vector, without a Concat."""
+    """Where it cannot be seen how an output is put together; elsewhere sizes tell nothing by themselves."""
     rng = np.random.default_rng(0)
     scale = np.array([640.0, 640, 1, 1, 1, 640])
     outputs = [{"y": rng.uniform(-1, 1, (1, 40, 6)) * scale} for _ in range(4)]
-    assert Parts.of(outputs, {}).names == {"y[:, :, (0:2, 5:6)]", "y[:, :, 2:5]"}
+    assert Parts.of(outputs, {"y": ()}).names == {"y[:, :, (0:2, 5:6)]", "y[:, :, 2:5]"}
+    assert not Parts.of(outputs, {}).divided, "nothing is put together there"
     gradual = [{"y": rng.uniform(-1, 1, (1, 40, 6)) * 10.0 ** np.arange(6)} for _ in range(4)]
-    assert not Parts.of(gradual, {}).divided, "there is no gap"
+    assert not Parts.of(gradual, {"y": ()}).divided, "there is no gap"
+
+
+def test_many_joined_values_are_parts_by_their_sizes() -> None:
+    """Boxes and a score for each of forty classes, every one from a layer of its own."""
+    rng = np.random.default_rng(0)
+    outputs = [{"y": rng.random((1, 44, 9)) * np.repeat([300.0, 1.0], [4, 40])[:, None]} for _ in range(3)]
+    joins: Joins = {"y": (None, (0,) * 4 + tuple(range(1, 41)), None)}
+    assert Parts.of(outputs, joins).names == {"y[:, 0:4]", "y[:, 4:44]"}
+
+
+def test_a_sample_in_which_nothing_is_found_does_not_hide_parts() -> None:
+    """Shape (detections, 12): none in the second sample."""
+    outputs = [{"y": o["y"][0].T} for o in detector_outputs(3)]
+    outputs[1] = {"y": outputs[1]["y"][:0]}
+    joins: Joins = {"y": (None, (0,) * 4 + (1,) * 8)}
+    assert Parts.of(outputs, joins).names == {BOXES, SCORES}
+    assert not Parts.of([{"y": outputs[1]["y"]}], joins).divided
+
+
+def test_a_number_that_is_infinite_in_float_does_not_hide_a_loss() -> None:
+    want = detector_outputs()
+    want[0]["y"][0, 5, 7] = -np.inf
+    got = without_scores(want)
+    assert not np.isfinite(got[0]["y"]).all()
+    assert f"output {SCORES} is lost" in judged(want, got, Bound()).reason
 
 
 @pytest.mark.parametrize("case", ["classes", "rows", "padding", "dead", "sizes", "integers"])
@@ -123,7 +149,7 @@ def test_what_is_no_part(case: str) -> None:
             y = (y * 100 * np.repeat([1, 50], 8)[:, None]).astype(np.int64)
         return y
 
-    assert not Parts.of([{"y": output(number)} for number in range(4)], {}).divided
+    assert not Parts.of([{"y": output(number)} for number in range(4)], {"y": ()}).divided
 
 
 def test_single_samples_without_detections_say_little() -> None:

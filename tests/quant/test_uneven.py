@@ -27,7 +27,7 @@ def test_what_one_scale_does_not_do_for() -> None:
     rng = np.random.default_rng(0)
     boxes, scores = 320 * rng.random((1, 4, 64)), rng.random((1, 4, 64))
     (reason,) = find_uneven(joined(boxes, scores), JOINS, QType.UINT8).values()
-    assert reason.startswith("v joins values that differ in size by 3")
+    assert reason.startswith("v holds values that differ in size by 3")
     assert reason.endswith("x: one uint8 scale would leave the smaller ones with 3 dB")
     assert not find_uneven(joined(boxes, scores), {}, QType.UINT8), "nothing is joined there"
     assert not find_uneven(joined(boxes, scores), JOINS, QType.UINT16), "16 bits have steps for both"

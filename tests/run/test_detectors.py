@@ -49,8 +49,8 @@ def test_the_delivered_detector_keeps_its_detections(make: Make, tmp_path: Path)
     (full,) = [anchor.outcome for anchor in found.anchors if anchor.name == "full-int8"]
     assert isinstance(full, (Measured, Infeasible))
     assert full.accuracy.sqnr_db > 18.0, "no part shares a scale with what is far larger"
-    if make in ("joined", "objectness", "scales"):
-        assert full.accuracy.worst.startswith("out[:, 4:" if make == "joined" else "out[:, :, ")
+    if make in ("joined", "objectness", "scales", "scaled"):
+        assert full.accuracy.worst.startswith("out[:, 4:" if make in ("joined", "scaled") else "out[:, :, ")
         assert min(o.sqnr_db for o in full.accuracy.outputs) == full.accuracy.sqnr_db
 
 
@@ -88,7 +88,7 @@ def test_quantizing_by_a_recipe_warns_of_a_part_that_is_lost(
     done = inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=feeds, recipe="full-int8", target="null")
     said = "\n".join(quantized(done))
     assert ("WARNING: output out[:, 4:9] is lost: it is 0 everywhere" in said) == (case == "one scale")
-    assert ("1 x float: out joins values that differ in size by " in said) == (case == "aware")
+    assert ("1 x float: out holds values that differ in size by " in said) == (case == "aware")
     assert quantized_json(done)["worst_output"] == ("scores" if case == "separate" else "out[:, 4:9]")
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-Make = Literal["joined", "separate", "raw", "objectness", "scales"]
-"""Boxes and scores joined in one output; in one output each; not decoded; with objectness, transposed; three scales."""
-MAKES: tuple[Make, ...] = ("joined", "separate", "raw", "objectness", "scales")
+Make = Literal["joined", "separate", "raw", "objectness", "scales", "scaled"]
+"""Boxes and scores joined in one output; in one output each; not decoded; with objectness, transposed; three scales;
+of one convolution, whose outputs a vector scales, by two heads that are joined."""
+MAKES: tuple[Make, ...] = ("joined", "separate", "raw", "objectness", "scales", "scaled")
 
 SIZE, CLASSES = 96, 5
 
@@ -34,11 +35,16 @@ class _Net:
     def conv(
         self, x: str, before: int, after: int, stride: int = 1, kernel: int = 3, bias: float = 0.0, spread: float = 1.0
     ) -> str:
-        scale = spread * np.sqrt(2 / (before * kernel * kernel))
-        weight = self.rng.normal(0, scale, (after, before, kernel, kernel)).astype(np.float32)
-        shift = np.full(after, bias, np.float32)
+        weight, shift = self.rows(before, after, bias, spread, kernel)
         pads, strides = [kernel // 2] * 4, [stride] * 2
         return self.add("Conv", x, self.constant(weight), self.constant(shift), pads=pads, strides=strides)
+
+    def rows(
+        self, before: int, after: int, bias: float, spread: float, kernel: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        scale = spread * np.sqrt(2 / (before * kernel * kernel))
+        weight = self.rng.normal(0, scale, (after, before, kernel, kernel)).astype(np.float32)
+        return weight, np.full(after, bias, np.float32)
 
     def block(self, x: str, before: int, after: int, stride: int = 1) -> str:
         x = self.conv(x, before, after, stride)
@@ -74,6 +80,15 @@ def detector(make: Make, seed: int = 0, pixels: float = SIZE) -> onnx.ModelProto
             else:
                 boxes, scores = net.add("Identity", boxes, name="boxes"), net.add("Identity", scores, name="scores")
                 outputs = [(boxes, [1, 4, cells]), (scores, [1, CLASSES, cells])]
+    elif make == "scaled":
+        vector = net.constant(np.array([pixels] * 4 + [1.0] * CLASSES, np.float32)[:, None])
+        heads = []
+        for _ in range(2):
+            both = zip(net.rows(32, 4, 0.0, 1.5), net.rows(32, CLASSES, -8.0, 14.0), strict=True)
+            weight, bias = (net.constant(np.concatenate(pair)) for pair in both)
+            rows = net.flat(net.add("Conv", x, weight, bias), 4 + CLASSES, cells)
+            heads.append(net.add("Mul", net.add("Sigmoid", rows), vector))
+        outputs = [(net.add("Concat", *heads, axis=2, name="out"), [1, 4 + CLASSES, 2 * cells])]
     else:
         levels = []
         for level in range(3 if make == "scales" else 1):
@@ -118,7 +133,7 @@ def detections(make: Make, outputs: Sequence[np.ndarray]) -> Detections:
     if make == "separate":
         return outputs[0][0].T, outputs[1][0].T
     rows = outputs[0][0] if make in ("objectness", "scales") else outputs[0][0].T
-    if make == "joined":
+    if make in ("joined", "scaled"):
         return rows[:, :4], rows[:, 4:]
     if make == "raw":
         return SIZE / (1 + np.exp(-rows[:, :4] / 30)), 1 / (1 + np.exp(-rows[:, 4:]))

@@ -3,10 +3,16 @@
 Behind a Concat follow operators that compute every element by itself or only move elements. Numbers that stand for the
 Concat's inputs go through them in place of what a model computes, and arrive where the elements do. A Concat may join
 what another has joined, in whole or split up again.
+
+Constants tell elements apart as well: a vector that multiplies or is added, the rows of a weight and its bias, where
+some of their numbers are ``APART`` times as large as the others. Sizes of what is computed tell nothing by themselves:
+features may be dead, images dark.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,8 +23,13 @@ from inlay.data import Joins, Samples
 from inlay.errors import TargetError
 from inlay.model.onnx_library import inferred_shapes
 
-_MOST_GROUPS = 32  # along an axis; more are no parts that people would name
+APART = 30.0
+"""30 dB: what is that much smaller than the rest has no accuracy left in one scale of 8 bits."""
+_LEAST_SHARE = 1 / 8  # of all, that the small ones are: fewer are dead or happen to be small
+_ROUNDING = 1e-5  # of the largest: smaller ones are rounding, as far as anybody can tell
+_MOST_GROUPS = 4096  # along an axis
 _MOST_ELEMENTS = 1 << 26
+_MOST_CONSTANTS = 1 << 22  # elements of a weight whose rows are compared; larger ones are tables and vocabularies
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 
 _SAME = frozenset(
@@ -29,8 +40,19 @@ _SAME = frozenset(
 )
 """They keep every element in its place; what their further inputs hold does not matter."""
 _ELEMENTWISE = frozenset({"Add", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Pow", "Sub", "Sum", "Where"})
+_ADDING = frozenset({"Add", "Sub"})
+_SCALING = frozenset({"Div", "Mul"})
 _RESHAPING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-_MOVING = _RESHAPING | {"Concat", "Gather", "Slice", "Split", "Transpose"}
+_CHOOSING = frozenset({"Gather", "GatherElements", "TopK"})
+_MOVING = _RESHAPING | _CHOOSING | {"Concat", "Slice", "Split", "Transpose"}
+_WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
+_HIDDEN = frozenset({"ConcatFromSequence", "If", "Loop", "Scan", "SequenceAt", "SequenceMap"}) | {
+    "Scatter",
+    "ScatterElements",
+    "ScatterND",
+    "TensorScatter",
+}
+"""They may put together what is of several kinds, and do not say so by how they are written."""
 
 Labels = np.ndarray
 """For each element of a value the number of the joined value that it comes from."""
@@ -47,22 +69,43 @@ def joins_of(model: ir.Model, feed: Mapping[str, np.ndarray]) -> Joins:
 
     Returns:
         By output: for each axis one number for each index, equal where the same values were joined there. None for an
-        axis that nothing was joined along. Outputs are left out where nothing was, or where it cannot be followed.
+        axis that nothing was joined along. Nothing for any axis where the output may hold values of several kinds, and
+        cannot be followed. Outputs are left out where nothing was joined.
     """
     tails = joining_tails(model)
-    if not tails:
-        return {}
-    try:
-        shapes = inferred_shapes(model, {name: array.shape for name, array in feed.items()})
-    except TargetError:
-        return {}
-    found = joins_within(tails, shapes)
-    return {name: found[name] for name in tails if name in found}
+    hidden = {str(v.name) for v in model.graph.outputs if v.dtype in _FLOATS and any(map(_hides, _behind(v)))}
+    found: Joins = {}
+    if tails:
+        with contextlib.suppress(TargetError):
+            shapes = inferred_shapes(model, {name: array.shape for name, array in feed.items()})
+            labels = _all_labels(tails, shapes)
+            found = _known_joins(labels)
+            hidden |= tails.keys() - labels.keys()
+    return {name: found.get(name, ()) for name in (*tails, *hidden) if name in found or name in hidden}
 
 
 def joining_tails(model: ir.Model) -> Tails:
     """The operators between Concats and each float output of ``model`` that has one behind it. Linear time each."""
     return {str(v.name): nodes for v in model.graph.outputs if v.dtype in _FLOATS and (nodes := _tail(v))}
+
+
+def groups_apart(sizes: np.ndarray, zero: bool = False) -> list[np.ndarray]:
+    """Indices in groups of which one is far larger than the other in every row; one group where there is no gap.
+
+    Args:
+        sizes: not negative, shape (rows, indices).
+        zero: whether sizes of zero, or nearly, make a group.
+    """
+    n = sizes.shape[1]
+    order = np.argsort(sizes.max(axis=0), kind="stable")
+    most = np.maximum.accumulate(sizes[:, order].max(axis=0))  # of the small ones, in any row
+    least = np.minimum.accumulate(sizes[:, order].min(axis=0)[::-1])[::-1]  # of the large ones
+    begins = [
+        k
+        for k in range(max(1, math.ceil(_LEAST_SHARE * n)), n)
+        if least[k] >= APART * most[k - 1] and least[k] > 0.0 and (zero or most[k - 1] > _ROUNDING * most[-1])
+    ]
+    return np.split(order, begins)
 
 
 def joins_within(tails: Tails, shapes: Mapping[str, Sequence[int | None]]) -> Joins:
@@ -72,8 +115,15 @@ def joins_within(tails: Tails, shapes: Mapping[str, Sequence[int | None]]) -> Jo
         tails: as :func:`joining_tails` has them.
         shapes: by value name; of values that it lacks, or of which a size is not known, nothing is said.
     """
+    return _known_joins(_all_labels(tails, shapes))
+
+
+def _all_labels(tails: Tails, shapes: Mapping[str, Sequence[int | None]]) -> dict[str, Labels]:
     sizes = {name: known for name, shape in shapes.items() if len(known := _known(shape)) == len(shape)}
-    labels = {name: each for nodes in tails.values() for name, each in _labels(nodes, sizes).items()}
+    return {name: each for nodes in tails.values() for name, each in _labels(nodes, sizes).items()}
+
+
+def _known_joins(labels: Mapping[str, Labels]) -> Joins:
     found = {name: _along_axes(each) for name, each in labels.items()}
     return {name: axes for name, axes in found.items() if any(a is not None for a in axes)}
 
@@ -88,7 +138,21 @@ def joined(samples: Samples, model: ir.Model) -> Samples:
 
 
 def _tail(output: ir.Value) -> list[ir.Node]:
-    """The operators between Concats and an output, in topological order; none where no Concat is there."""
+    """The operators between what joins and an output, in topological order; none where nothing does."""
+    order = _behind(output)
+    return [n for n in order if not _hides(n)] if any(map(_joins, order)) else []
+
+
+def _joins(node: ir.Node) -> bool:
+    return node.op_type == "Concat" or _written_apart(node) is not None
+
+
+def _hides(node: ir.Node) -> bool:
+    return node.domain not in ("", "ai.onnx") or node.op_type in _HIDDEN
+
+
+def _behind(output: ir.Value) -> list[ir.Node]:
+    """The operators that an output's elements come through, in topological order, up to those that mix elements."""
     seen, order = set[ir.Node](), list[ir.Node]()
     waiting: list[tuple[ir.Node, bool]] = [(n, False) for n in _producers([output])]
     while waiting:
@@ -99,18 +163,20 @@ def _tail(output: ir.Value) -> list[ir.Node]:
             seen.add(node)
             waiting.append((node, True))
             waiting += [(n, False) for n in _producers(_data(node)) if n not in seen]
-    return order if any(n.op_type == "Concat" for n in order) else []
+    return order
 
 
 def _producers(values: Sequence[ir.Value]) -> Iterator[ir.Node]:
     for value in values:
         node = value.producer()
-        if node is not None and node.domain in ("", "ai.onnx") and node.op_type in _SAME | _ELEMENTWISE | _MOVING:
+        if node is not None and (_hides(node) or node.op_type in _SAME | _ELEMENTWISE | _MOVING | _WEIGHTED):
             yield node
 
 
 def _data(node: ir.Node) -> list[ir.Value]:
     """The inputs of which an operator's output holds elements."""
+    if _hides(node) or node.op_type in _WEIGHTED:
+        return []
     if node.op_type in _ELEMENTWISE or node.op_type == "Concat":
         given = node.inputs[1:] if node.op_type == "Where" else node.inputs
     else:
@@ -123,6 +189,10 @@ def _labels(nodes: Sequence[ir.Node], shapes: Mapping[str, tuple[int, ...]]) -> 
     fresh = 0
     for node in nodes:
         given = [found.get(str(v.name)) for v in _data(node)]
+        apart = _written_apart(node)
+        if apart is not None and (size := shapes.get(str(node.outputs[0].name))) is not None:
+            given.append(np.broadcast_to(apart + fresh, np.broadcast_shapes(size, apart.shape)))
+            fresh += int(apart.max()) + 1
         if node.op_type == "Concat":
             sizes = [shapes.get(str(v.name)) for v in _data(node)]
             for i, (labels, size) in enumerate(zip(given, sizes, strict=True)):
@@ -148,7 +218,7 @@ def _moved(
     if not known or (node.op_type == "Concat" and len(known) < len(given)):
         return []
     first, shape = known[0], wanted[0]
-    if node.op_type in _SAME:
+    if node.op_type in _SAME | _WEIGHTED:
         return [first]
     if node.op_type in _ELEMENTWISE:
         if shape is None:
@@ -169,9 +239,65 @@ def _moved(
         sizes = [s[axis] for s in wanted if s is not None]
         return np.split(first, np.cumsum(sizes)[:-1], axis) if len(sizes) == len(wanted) else []
     constants = [None if v is None else _constant(v) for v in node.inputs[1:]]
-    if node.op_type == "Gather":
-        return [] if constants[0] is None else [np.take(first, constants[0], node.attributes.get_int("axis", 0))]
+    if node.op_type == "Gather" and constants[0] is not None:
+        return [np.take(first, constants[0], node.attributes.get_int("axis", 0))]
+    if node.op_type in _CHOOSING:
+        return [_any_of(first, node.attributes.get_int("axis", -1 if node.op_type == "TopK" else 0), shape)]
     return [_sliced(first, node, constants)]
+
+
+def _any_of(labels: Labels, axis: int, shape: tuple[int, ...] | None) -> Labels | None:
+    """What is there whichever indices of ``axis`` are taken; None where that depends on them."""
+    one = labels.take([0], axis)
+    if shape is None or not (labels == one).all():
+        return None
+    axis %= labels.ndim
+    indices = shape[axis : axis + 1 + len(shape) - labels.ndim]  # of a Gather's, as many axes as they have
+    return np.broadcast_to(one.take(np.zeros(indices, int), axis), shape)
+
+
+def _written_apart(node: ir.Node) -> Labels | None:
+    """Numbers that say which elements of an operator's output its constants make far larger than others.
+
+    Of a shape that the output's broadcasts with; None where the constants are all of about one size.
+    """
+    if node.op_type in _WEIGHTED:
+        return _rows_apart(node)
+    if node.op_type not in _SCALING | _ADDING:
+        return None
+    for value in node.inputs:
+        constant = None if value is None else _constant(value)
+        if constant is None or constant.dtype.kind != "f" or not 1 < max(constant.shape, default=1) == constant.size:
+            continue
+        groups = groups_apart(np.abs(constant.reshape(1, -1)), zero=node.op_type in _ADDING)
+        if len(groups) > 1:
+            return _numbers(groups).reshape(constant.shape)
+    return None
+
+
+def _rows_apart(node: ir.Node) -> Labels | None:
+    """The same of an output's channels, by the rows of a weight and by its bias."""
+    weight, bias = (None if len(node.inputs) <= i else node.inputs[i] for i in (1, 2))
+    rows = None if weight is None else _constant(weight)
+    if rows is None or rows.ndim < 2 or rows.size == 0 or (node.op_type == "MatMul" and rows.ndim != 2):
+        return None
+    if node.op_type == "MatMul" or (node.op_type == "Gemm" and not node.attributes.get_int("transB", 0)):
+        rows = rows.T
+    sizes = np.sqrt(np.square(rows.reshape(len(rows), -1), dtype=np.float64).sum(axis=1))
+    added = None if bias is None else _constant(bias)
+    if added is not None and added.size in (1, len(rows)):
+        sizes = sizes + np.abs(added.ravel())
+    groups = groups_apart(sizes[None])
+    if len(groups) < 2:
+        return None
+    return _numbers(groups).reshape(-1, *[1] * (rows.ndim - 2 if node.op_type == "Conv" else 0))
+
+
+def _numbers(groups: Sequence[np.ndarray]) -> Labels:
+    numbers = np.zeros(sum(map(len, groups)), np.int32)
+    for k, group in enumerate(groups):
+        numbers[group] = k
+    return numbers
 
 
 def _sliced(labels: Labels, node: ir.Node, constants: Sequence[np.ndarray | None]) -> Labels | None:
@@ -197,7 +323,23 @@ def _constant(value: ir.Value) -> np.ndarray | None:
     if node is not None and node.op_type == "Constant":
         tensor = node.attributes.get_tensor("value") if "value" in node.attributes else None
         return None if tensor is None else np.asarray(tensor.numpy())
-    return None if value.const_value is None else np.asarray(value.const_value.numpy())
+    if node is not None and node.op_type == "DequantizeLinear":
+        return _dequantized(node)
+    known = value.const_value
+    return None if known is None or known.size > _MOST_CONSTANTS else np.asarray(known.numpy())
+
+
+def _dequantized(node: ir.Node) -> np.ndarray | None:
+    quantized, scale, *zero = (None if v is None else _constant(v) for v in node.inputs)
+    if quantized is None or scale is None or quantized.dtype.kind not in "iu" or scale.ndim > 1:
+        return None
+    axis = node.attributes.get_int("axis", 1)
+    along = [1] * quantized.ndim
+    if scale.size > 1:
+        along[axis] = scale.size
+    shifts = np.zeros(1) if not zero or zero[0] is None else zero[0]
+    shifts = shifts.reshape(along if shifts.size > 1 else [1] * quantized.ndim).astype(np.float64)
+    return np.asarray((quantized - shifts) * scale.reshape(along))
 
 
 def _along_axes(labels: Labels | None) -> tuple[tuple[int, ...] | None, ...]:

@@ -3,13 +3,14 @@
 A detector's output may hold boxes of up to 640 pixels beside scores of up to 1. Over the whole of it the noise of the
 scores is nothing, even where all of them are lost. So an output is compared part by part, in two cases:
 
-- A Concat joins it of several values (:mod:`inlay.model.joins`), of which one is ``JOINED_GAP`` times as large as the
-  next smaller one, by root mean square. Each is a part then. Values of about one size are none: what a detector finds
-  at three scales is one thing, of which the smallest may hold nothing in the samples.
-- Along one axis (not the first, which counts samples) some indices are ``INDEX_GAP`` times as large as the others, in
-  every sample. That is for outputs that are scaled by a vector, say. Classes that never fire, channels of padding and
-  dead features are no parts: numbers between 0 and 1 are all of one kind, the small ones must be at least an eighth of
-  the indices, and what lies beneath the rounding of floats is none.
+- A Concat joins it of several values, or constants make some of its elements far larger than others
+  (:mod:`inlay.model.joins`), and one of these values is ``JOINED_GAP`` times as large as the next smaller one, by root
+  mean square. Each is a part then. Values of about one size are none: what a detector finds at three scales is one
+  thing, of which the smallest may hold nothing in the samples.
+- It cannot be seen how it is put together, and along one axis (not the first, which counts samples) some indices are 30
+  times as large as the others, in every sample. Classes that never fire, channels of padding and dead features are no
+  parts: numbers between 0 and 1 are all of one kind, the small ones must be at least an eighth of the indices, and what
+  lies beneath the rounding of floats is none.
 
 Both are read off the float model's outputs, and the axis has the same size in every sample.
 """
@@ -19,19 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 
 from inlay.data import Joins
+from inlay.model.joins import groups_apart
 from inlay.quant.metrics import Outputs
 
 JOINED_GAP = 3.0
 """10 dB: where values are joined, with one scale for all, the smaller one has that much less."""
-INDEX_GAP = 30.0
-"""30 dB: with nothing known of how an output came about, what is that much smaller has no accuracy left at 8 bits."""
-_LEAST_SHARE = 1 / 8  # of the indices, that the small ones are
-_ROUNDING = 1e-5  # of the largest: smaller ones are rounding, as far as anybody can tell
 _MOST_INDICES = 4096
 _MOST_PARTS = 16
 _LEAST_ELEMENTS = 16  # of fewer numbers it says nothing that they are equal
@@ -86,7 +84,7 @@ class Parts:
             if any(y.ndim != first.ndim for y in each):
                 continue
             filled = [y for y in each if y.size]  # a sample in which nothing is found tells nothing of sizes
-            axes = _groups(filled, joins.get(name, ())) if filled else {}
+            axes = _groups(filled, joins[name]) if filled and name in joins else {}
             if axes:
                 divided[name] = tuple(_cells(name, first.ndim, axes))
                 sizes[name] = {axis: filled[0].shape[axis] for axis in axes}
@@ -122,16 +120,16 @@ def _groups(each: Sequence[np.ndarray], joined: Sequence[tuple[int, ...] | None]
     found = dict[int, list[list[int]]]()
     shape = each[0].shape
     squares = [np.square(np.where(np.isfinite(y), y, 0.0) if not np.isfinite(y).all() else y) for y in each]
-    known = {k: a for k, a in enumerate(joined) if a is not None and len(joined) == len(shape)}
     unit = all(float(y.min()) >= 0.0 and float(y.max()) <= 1.0 for y in each)
     for axis, size in enumerate(shape):
         if any(y.shape[axis] != size for y in each):
             continue
-        numbers = known.get(axis)
+        numbers = joined[axis] if len(joined) == len(shape) else None
         if numbers is not None and len(numbers) == size:
-            groups = _of_joined(_means(squares, axis).mean(axis=0), np.array(numbers))
-        elif axis and not known and size <= _MOST_INDICES:
-            groups = [] if unit else _of_indices(np.sqrt(_means(squares, axis)))
+            most = _MOST_PARTS // math.prod(map(len, found.values()))
+            groups = _of_joined(_means(squares, axis).mean(axis=0), np.array(numbers), most)
+        elif axis and not joined and not unit and size <= _MOST_INDICES:
+            groups = sorted(sorted(group.tolist()) for group in groups_apart(np.sqrt(_means(squares, axis))))
         else:
             continue
         if len(groups) > 1 and len(groups) * math.prod(map(len, found.values())) <= _MOST_PARTS:
@@ -144,26 +142,18 @@ def _means(squares: Sequence[np.ndarray], axis: int) -> np.ndarray:
     return np.array([y.mean(axis=tuple(a for a in range(y.ndim) if a != axis), dtype=np.float64) for y in squares])
 
 
-def _of_joined(energy: np.ndarray, numbers: np.ndarray) -> list[list[int]]:
-    """The indices of each joined value where they differ in size; ``energy`` is a mean square for each index."""
+def _of_joined(energy: np.ndarray, numbers: np.ndarray, most: int) -> list[list[int]]:
+    """The indices of each joined value where they differ in size; ``energy`` is a mean square for each index.
+
+    Where these are more than ``most``, values of about one size are one group.
+    """
     values = [np.flatnonzero(numbers == n) for n in range(int(numbers.max()) + 1)]
-    sizes = sorted(float(np.sqrt(energy[v].mean())) for v in values)
-    apart = any(large >= JOINED_GAP * small and large > 0.0 for small, large in pairwise(sizes))
-    return [v.tolist() for v in values] if apart else []
-
-
-def _of_indices(sizes: np.ndarray) -> list[list[int]]:
-    """Indices in groups of which one is far larger than the other in every sample; ``sizes`` of shape (samples, n)."""
-    n = sizes.shape[1]
-    order = np.argsort(sizes.max(axis=0), kind="stable")
-    most = np.maximum.accumulate(sizes[:, order].max(axis=0))  # of the small ones, in any sample
-    least = np.minimum.accumulate(sizes[:, order].min(axis=0)[::-1])[::-1]  # of the large ones
-    begins = [
-        k
-        for k in range(max(1, math.ceil(_LEAST_SHARE * n)), n)
-        if least[k] >= INDEX_GAP * most[k - 1] and most[k - 1] > _ROUNDING * most[-1]
-    ]
-    return sorted(sorted(group.tolist()) for group in np.split(order, begins)) if begins else []
+    sizes = np.array([float(np.sqrt(energy[v].mean())) for v in values])
+    order = np.argsort(sizes, kind="stable")
+    apart = [k for k in range(1, len(order)) if 0.0 < sizes[order[k]] >= JOINED_GAP * sizes[order[k - 1]]]
+    if apart and len(values) > most:
+        values = [np.concatenate([values[i] for i in group]) for group in np.split(order, apart)]
+    return sorted(sorted(v.tolist()) for v in values) if apart else []
 
 
 def _cells(name: str, ndim: int, axes: Mapping[int, list[list[int]]]) -> list[Part]:
@@ -200,7 +190,11 @@ def lost(want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> str:
         got: the same in another model's.
     """
     a, b = (np.concatenate([y.ravel() for y in each]).astype(np.float64) for each in (want, got))
-    if a.size < _LEAST_ELEMENTS or a.size != b.size or not (np.isfinite(a).all() and np.isfinite(b).all()):
+    if a.size != b.size:
+        return ""
+    finite = np.isfinite(a)  # where it is not, another model has no number to keep
+    a, b = a[finite], b[finite]
+    if a.size < _LEAST_ELEMENTS or not np.isfinite(b).all():
         return ""
     low, high = float(b.min()), float(b.max())
     if low == high:

@@ -56,7 +56,7 @@ def _reason(name: str, array: np.ndarray, parts: tuple[Part, ...], qtype: QType)
     if left[lost] >= _ENOUGH_DB or own < left[lost] + _LEAST_GAIN_DB:
         return ""
     return (
-        f"{name} joins values that differ in size by {max(sizes) / sizes[lost]:.0f}x: one {qtype.value} scale would "
+        f"{name} holds values that differ in size by {max(sizes) / sizes[lost]:.0f}x: one {qtype.value} scale would "
         f"leave the smaller ones with {left[lost]:.0f} dB"
     )
 
