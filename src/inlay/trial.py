@@ -61,6 +61,28 @@ def shown_ratio(found: Interval, digits: int = 2) -> str:
     return f"{found.value:.{digits}f}x [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """``count`` with its noun: "1 sample", "2 samples".
+
+    Args:
+        count: how many.
+        one: the noun for one.
+        many: for any other count; by default ``one`` with an s.
+    """
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def together(samples: int, kind: str = "") -> str:
+    """That a figure is one of all samples together, not of single ones: "over 4 unseen samples together".
+
+    Args:
+        samples: how many; of one there is nothing to tell apart.
+        kind: what stands before the noun, such as "unseen"; may be empty.
+    """
+    said = counted(samples, f"{kind} sample".strip())
+    return f"on {said}" if samples == 1 else f"over {said} together"
+
+
 SHOWN_AS_EXACT_DB = 120.0
 """About the rounding of float32 sums: from here on "exact" says more than a number."""
 

@@ -27,7 +27,7 @@ def text(done: Quantized) -> str:
 def test_a_float_model_has_no_ranges_and_what_was_not_timed_is_not_called_the_fastest() -> None:
     said = text(FLOAT)
     assert "ranges came" not in said
-    assert "given samples: exact." in said
+    assert "given samples together: exact." in said
     assert "nothing was timed" in said
     assert "1 model was built" in said
     assert FLOAT.by_costs is not None

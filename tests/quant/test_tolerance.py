@@ -207,7 +207,7 @@ def test_few_samples_tell_both_what_is_assumed_and_what_is_not() -> None:
     few, more = [25.0, 26.0, 27.0, 28.0], [25.0, 26.0, 27.0, 28.0] * 2
     assert (
         "if their dB are normally distributed and differ as those of other models do; whatever their distribution, "
-        "47% keep 25.0 dB, the worst of 4"
+        "47% keep 25.0 dB, as the worst of 4"
     ) in str(state(few))
     assert "if their dB are normally distributed; whatever their distribution, 68% keep 25.0 dB" in str(state(more))
 

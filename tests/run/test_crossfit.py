@@ -147,5 +147,5 @@ def test_quantize_judges_all_samples_and_warns(tmp_path: Path) -> None:
         done = inlay.quantize(model(tmp_path), tmp_path / "q.onnx", data=data, recipe="full-int8", min_sqnr=least)
         assert done.accuracy is not None
         text = "\n".join(render.quantized(done))
-        assert f"on all 6 given samples: {done.accuracy.sqnr_db:.1f} dB" in text
+        assert f"over 6 given samples together: {done.accuracy.sqnr_db:.1f} dB" in text
         assert ("WARNING: this is below 200 dB. inlay tune" in text) == warned

@@ -104,7 +104,7 @@ def test_what_variations_lose_is_told() -> None:
         assert doubted == ("where your samples are varied, it is below 20 dB: 17.8 dB with 0.8x brightness",)
     (note,) = notes(varied={"0.8x brightness": 20.2, "noise of 2 %": 20.3})
     assert note == (
-        "varied samples: 20.4 dB on the samples, 20.2 dB with 0.8x brightness, the worst of 2 ways to vary them"
+        "varied samples: 20.4 dB over all samples, 20.2 dB with 0.8x brightness, the worst of 2 ways to vary them"
     )
     (note,) = notes(varied={"0.8x brightness": 21.0})
     assert "no less" in note

@@ -9,7 +9,7 @@ from inlay.cli.terminal import Table
 from inlay.explain import policy
 from inlay.explain.explanation import Change, Explanation, Loss, Operator, Reason, Repair
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr
+from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr, together
 
 _ROWS = 12  # operators and conversions that are listed without --all
 _NAMES = 3  # operators that are named for a reason that many share
@@ -156,7 +156,7 @@ def _losses(found: Explanation) -> Iterator[str]:
         return
     yield ""
     shown = shown_sqnr(found.sqnr_db)
-    yield f"SQNR of the worst output against the float model in it, on {_samples(found.judged)}: {shown}"
+    yield f"SQNR of the worst output against the float model in it, {together(found.judged)}: {shown}"
     costly = [(loss, db) for loss in found.losses if (db := loss.loss_db) is not None and db >= policy.SHOWN_DB]
     for loss, gained_db in costly:
         exact = found.sqnr_db + gained_db >= SHOWN_AS_EXACT_DB
@@ -198,11 +198,7 @@ def _decibels(done: Repair) -> str:
     given = f"(the given model: {shown_sqnr(done.given_db)})"
     if done.repaired_db is None or done.repaired_db >= SHOWN_AS_EXACT_DB:
         return f"as float {given}"
-    return f"{shown_sqnr(done.repaired_db)} on {_samples(done.judged)} {given}"
-
-
-def _samples(count: int) -> str:
-    return f"{count} sample{'s' if count != 1 else ''}"
+    return f"{shown_sqnr(done.repaired_db)} {together(done.judged)} {given}"
 
 
 def _operators(found: Explanation) -> Iterator[str | Table]:

@@ -20,7 +20,18 @@ from inlay.space.resolve import Decision
 from inlay.targets.base import is_estimate, unit_of
 from inlay.targets.listing import TargetRow
 from inlay.targets.registry import heading_of, options_in
-from inlay.trial import UNTOLD, Accuracy, Failed, Infeasible, Interval, Measured, OutputError, shown_ratio, shown_sqnr
+from inlay.trial import (
+    UNTOLD,
+    Accuracy,
+    Failed,
+    Infeasible,
+    Interval,
+    Measured,
+    OutputError,
+    shown_ratio,
+    shown_sqnr,
+    together,
+)
 
 
 def verdict(result: TuneResult) -> Iterator[str | Table]:
@@ -38,7 +49,7 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     yield f"{result.model[0]} on {result.target[0]}{f' ({known})' if known else ''}"
     yield ""
     rows = [_anchor_row(a, a.outcome, unit) for a in result.anchors if not isinstance(a.outcome, Failed)]
-    yield Table("<>>>", [("anchor", "latency", "speed-up", "accuracy"), *rows], indent=2)
+    yield Table("<>>>", [("anchor", "latency", "speed-up", "accuracy over all samples"), *rows], indent=2)
     for anchor in result.anchors:
         if isinstance(anchor.outcome, Failed):
             yield f"  {anchor.name} failed in {anchor.outcome.stage}: {anchor.outcome.message}"
@@ -122,10 +133,9 @@ def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str)
 
 
 def _accuracy(accuracy: Accuracy, verified: bool) -> str:
-    samples = f"sample{'s' * (accuracy.samples != 1)}"
-    where = f"{accuracy.samples} {'unseen ' * verified}{samples}{' that the search saw' * (not verified)}"
+    where = f"{together(accuracy.samples, 'unseen' * verified)}{' that the search saw' * (not verified)}"
     if accuracy.samples == 0:
-        where = "the given model itself"
+        where = "on the given model itself"
     sqnr = (
         shown_sqnr(accuracy.sqnr_db)
         if shown_sqnr(accuracy.sqnr_db) == "exact"
@@ -134,9 +144,9 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
     if accuracy.worst:
         sqnr = f"{sqnr} in {accuracy.worst}, the worst of {len(accuracy.outputs)} outputs and parts of them,"
     if accuracy.metric is None:
-        return f"{sqnr} on {where}"
+        return f"{sqnr} {where}"
     drop = "" if accuracy.drop is None else f" ({-accuracy.drop:+.4f} against float)"
-    return f"metric {accuracy.metric:.4f}{drop}, {sqnr} on {where}"
+    return f"metric {accuracy.metric:.4f}{drop}, {sqnr} {where}"
 
 
 def benched(rows: Sequence[BenchRow]) -> Iterator[str | Table]:
@@ -164,12 +174,13 @@ def quantized(done: Quantized) -> Iterator[str]:
     yield from _by_costs(done)
     if done.accuracy is not None:
         judged = done.accuracy.samples
-        which = f"all {judged}" if judged == done.samples else f"{judged} of the {done.samples}"
+        some = f"over {judged} of the {done.samples} given samples together"
+        which = together(judged, "given") if judged == done.samples else some
         against = " against the given model, with its own quantization" if done.given_quantized else ""
         ranges = "; ranges came from them, so expect less on others" if done.ports else ""
         found = shown_sqnr(done.accuracy.sqnr_db)
         worst = f", {done.accuracy.worst}," if done.accuracy.worst else ""
-        yield f"  SQNR of the worst output{worst} on {which} given samples{against}: {found}{ranges}."
+        yield f"  SQNR of the worst output{worst} {which}{against}: {found}{ranges}."
         yield from _lost(done.accuracy.lost)
         if done.ports and done.accuracy.sqnr_db < done.asked_db:
             yield (
@@ -329,9 +340,9 @@ def selected(done: Selected) -> Iterator[str]:
     yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}."
     gained = Interval(done.speedup, done.speedup_low, done.speedup_high)
     over = f"{shown_ratio(gained)} over the given model" if gained.is_told else f"{UNTOLD} for a speed-up"
-    counted = "" if done.unit == "ms" else f" in {done.unit}"
-    over += f"{counted} (estimated)" if done.estimated else counted
-    found = f"{over}, {shown_sqnr(done.sqnr_db)}{metric} on its samples"
+    over += "" if done.unit == "ms" else f" in {done.unit}"
+    over += " (estimated)" if done.estimated else ""
+    found = f"{over}, {shown_sqnr(done.sqnr_db)}{metric} over its samples together"
     size = _beside(done.size_bytes, done.given_bytes)
     memory = (
         "" if done.memory_bytes is None else f"; memory of a session {_beside(done.memory_bytes, done.given_memory)}"

@@ -35,6 +35,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from inlay.trial import counted
+
 Assumption = Literal["distribution-free", "normal", "none"]
 """What a limit takes for granted beside independent samples; ``none``: there is no limit."""
 
@@ -98,22 +100,23 @@ class Statement:
         return {**asdict(self), "keeps_bound": self.keeps_bound, "sentence": str(self)}
 
     def __str__(self) -> str:
-        judged = f"{self.samples} sample{'s' * (self.samples != 1)} judged"
+        judged = f"{counted(self.samples, 'sample')} judged"
         if self.limit_db is None:
             said = f"nothing can be said of new samples: {judged}"
         elif self.limit_db < 0.0 <= (self.least_db or 0.0):  # more noise than signal would be no promise
             said = f"nothing can be said of new samples: {judged}, too few for how much they differ"
         else:
             said = (
-                f"at least {self.share:.0%} of new samples of this kind keep {self.limit_db:.1f} dB, with "
+                f"at least {self.share:.0%} of new samples of this kind keep {self.limit_db:.1f} dB each, with "
                 f"{self.confidence:.0%} confidence, "
             )
             if self.assumption == "distribution-free":
-                said += f"whatever their distribution ({judged}, the worst {self.least_db:.1f} dB)"
+                said += f"whatever their distribution ({judged} one by one, the worst at {self.least_db:.1f} dB)"
             else:
-                free = f"{int(100.0 * self.share_of_least)}% keep {self.least_db:.1f} dB, the worst of {self.samples}"
+                alone = f"as the worst of {self.samples} judged one by one does"
+                free = f"{int(100.0 * self.share_of_least)}% keep {self.least_db:.1f} dB, {alone}"
                 alike = " and differ as those of other models do" if self.samples < FEW else ""
-                said += f"if their dB are normally distributed{alike}; whatever their distribution, {free} judged"
+                said += f"if their dB are normally distributed{alike}; whatever their distribution, {free}"
         if self.limit_db is not None and self.keeps_bound is not False and self.assumption == "distribution-free":
             return said
         goal = "a limit" if self.bound_db is None else f"{self.bound_db:g} dB"

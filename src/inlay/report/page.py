@@ -177,7 +177,8 @@ def accuracy_words(result: Mapping[str, Any]) -> str:
     if db >= SHOWN_AS_EXACT_DB:
         return "; ".join([*parts, f"outputs equal to float on {where}"]) + f".{_new_samples(best)}"
     amplitude = 100.0 * 10.0 ** (-db / 20.0)
-    parts.append(f"SQNR {db:.1f} dB: the outputs differ from float by {amplitude:.2g} % of their size, on {where}")
+    off = f"the outputs differ from float by {amplitude:.2g} % of their size"
+    parts.append(f"SQNR {db:.1f} dB: {off}, over all {where} together")
     return "; ".join(parts) + f".{_new_samples(best)}"
 
 

@@ -16,7 +16,7 @@ from inlay.quant.tolerance import Statement
 from inlay.run.facts import PrecisionChoice
 from inlay.run.robustness import Robustness
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome, shown_ratio, shown_sqnr
+from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome, shown_ratio, shown_sqnr, together
 from inlay.version import __version__
 
 
@@ -248,7 +248,11 @@ class TuneResult:
         """The verdict in one line."""
         best, unit = self.best, unit_of(self.facts)
         accuracy = best.verification or best.selection
-        where = "unseen samples" if best.verification else "samples that the search saw"
+        where = together(accuracy.samples, "unseen" if best.verification else "")
+        if accuracy.samples == 0:
+            where = "on the given model itself"
+        elif not best.verification:
+            where += " that the search saw"
         fidelity = shown_sqnr(accuracy.sqnr_db)
         metric = "" if accuracy.metric is None else f"metric {accuracy.metric:.4f}, "
         sure = "" if best.confirmed else "NOT CONFIRMED: "
@@ -257,7 +261,7 @@ class TuneResult:
         return (
             f"{unproven}{sure}{shown_ratio(best.speedup)} over the given model "
             f"({self.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}) "
-            f"by {best.origin}; {metric}{fidelity} on {where}; {self.model_path}"
+            f"by {best.origin}; {metric}{fidelity} {where}; {self.model_path}"
         )
 
     def _repr_html_(self) -> str:
@@ -275,7 +279,7 @@ class TuneResult:
             ]
             body += "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        head = "<tr><th>anchor</th><th>latency, ms</th><th>speed-up</th><th>SQNR</th></tr>"
+        head = "<tr><th>anchor</th><th>latency, ms</th><th>speed-up</th><th>SQNR over all samples</th></tr>"
         return f"<p><b>{escape(self.summary())}</b></p><table>{head}{body}</table><ul>{notes}</ul>"
 
     def as_json(self) -> dict[str, Any]:

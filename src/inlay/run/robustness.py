@@ -32,9 +32,9 @@ class Robustness:
     def __str__(self) -> str:
         (name, db), *others = self.varied_db.items()
         if db >= self.samples_db:
-            return f"{shown_sqnr(self.samples_db)} on the samples, and no less on {len(others) + 1} ways to vary them"
+            return f"{shown_sqnr(self.samples_db)} over all samples, and no less in {len(others) + 1} ways to vary them"
         rest = f", the worst of {len(others) + 1} ways to vary them" if others else ""
-        return f"{shown_sqnr(self.samples_db)} on the samples, {shown_sqnr(db)} with {name}{rest}"
+        return f"{shown_sqnr(self.samples_db)} over all samples, {shown_sqnr(db)} with {name}{rest}"
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``: the worst way first."""

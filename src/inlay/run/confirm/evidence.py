@@ -14,6 +14,7 @@ from typing import TypeVar
 from inlay.quant.accuracy import Bound
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import FEW, Statement
+from inlay.trial import counted
 
 T = TypeVar("T")
 
@@ -70,7 +71,8 @@ class Evidence:
             parts.append(self._of_metric)
         if not parts:
             lost = f"{self.varied_lacks_db:.1f} dB too much where they are varied"
-            parts.append(f"{_samples(self.statement.samples)} judged, too few to go by, and the model loses {lost}")
+            judged = f"{counted(self.statement.samples, 'sample')} judged"
+            parts.append(f"{judged}, too few to go by, and the model loses {lost}")
         return "; ".join(parts)
 
     @property
@@ -82,11 +84,11 @@ class Evidence:
         said, least = self.statement, f"{self.bound.min_sqnr_db:g} dB"
         if not said.samples:
             return f"no sample could be judged with ranges that it had no part in, where {least} are asked; give more"
-        judged = f"{_samples(said.samples)} judged"
+        judged = f"{counted(said.samples, 'sample')} judged"
         if said.limit_db is None:
             return f"{judged}, of which nothing follows for new ones, where {least} are asked; give more samples"
         share = f"at least {said.share:.0%} of new samples keep"
-        limit = f"{share} {said.limit_db:.1f} dB" if said.limit_db > 0.0 else f"{share} no SQNR that could be told"
+        limit = f"{share} {said.limit_db:.1f} dB each" if said.limit_db > 0.0 else f"{share} no SQNR that could be told"
         if said.would_show is None:
             more = f"more samples like these would not show {least}"
         else:
@@ -100,7 +102,7 @@ class Evidence:
             return f"nothing is known of new samples, where {most} is asked"
         limit = found.why or f"new samples may lose up to {found.most_drop:.3g}"
         more = "more samples like these would not show it" if found.needed is None else f"{found.needed} would show it"
-        return f"by {_samples(found.samples)} judged {limit}, where {most} is asked; {more}"
+        return f"by {counted(found.samples, 'sample')} judged {limit}, where {most} is asked; {more}"
 
 
 def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None], gains: Callable[[T], bool]) -> T:
@@ -120,7 +122,3 @@ def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None]
             nearest = found.rank, each
     assert nearest is not None, "there is at least one"
     return nearest[1]
-
-
-def _samples(count: int) -> str:
-    return f"{count} sample{'s' * (count != 1)}"
