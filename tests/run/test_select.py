@@ -40,6 +40,11 @@ MEASURED = (
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on the null target, whose costs are known."""
     folder = tmp_path_factory.mktemp("run")
+    _tune(folder, folder / "out")
+    return folder / "out"
+
+
+def _tune(folder: Path, out: Path, restart: bool = False) -> None:
     rng = np.random.default_rng(0)
     weights = [numpy_helper.from_array(rng.normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32), f"w{i}") for i in range(5)]
     nodes = [helper.make_node("Conv", [f"v{i}" if i else "x", f"w{i}"], [f"v{i + 1}"], f"c{i}") for i in range(5)]
@@ -49,14 +54,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(60)]
     inlay.tune(
         folder / "m.onnx",
-        out=folder / "out",
+        out=out,
         target="null",
         data=feeds,
         min_sqnr=20,
         max_measurements=12,
         cost_db=False,
+        restart=restart,
     )
-    return folder / "out"
 
 
 def test_the_winner_is_written_again_byte_for_byte(run: Path, tmp_path: Path) -> None:
@@ -219,6 +224,47 @@ def test_a_bound_that_is_broken_or_not_shown_is_said(run: Path, tmp_path: Path) 
     _changed(tmp_path / "run", break_it)
     assert told() == "outside the run's bound: SQNR of output v5 is 2.0 dB"
     assert inlay.select(run, to=tmp_path / "own.onnx", min_sqnr=20).placement_digest == delivered
+
+
+def _as_judged_before(folder: Path) -> None:
+    """Make a run's journal one of a time when outputs were compared as a whole."""
+    with contextlib.closing(sqlite3.connect(folder / "run.sqlite")) as db, db:
+        assert db.execute("DELETE FROM identity WHERE key = 'judging'").rowcount == 1
+        db.execute("DELETE FROM facts WHERE key = 'parts'")
+
+
+def test_accuracies_by_older_rules_are_not_relied_on(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    _as_judged_before(tmp_path / "run")
+    with pytest.raises(JournalError, match=r"judged by older rules.*run inlay tune again with --restart; --fastest"):
+        inlay.select(tmp_path / "run", to=tmp_path / "no.onnx", min_sqnr=20)
+    assert not (tmp_path / "no.onnx").exists()
+    found = inlay.select(tmp_path / "run", to=tmp_path / "fast.onnx", fastest=True)
+    newer = inlay.select(run, to=tmp_path / "own.onnx", fastest=True)
+    assert ["judged by older rules" in "\n".join(selected(each)) for each in (found, newer)] == [True, False]
+    shutil.copytree(run, tmp_path / "newer")
+    pages = [inlay.write_report(tmp_path / name).read_text(encoding="utf8") for name in ("run", "newer")]
+    assert ["judged by older rules" in page for page in pages] == [True, False]
+
+
+def test_a_run_goes_on_only_by_the_rules_that_it_began_with(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(run, out)
+    _tune(tmp_path, out)  # the same run goes on
+    _as_judged_before(out)
+    with pytest.raises(JournalError, match=r"differs in the rules by which accuracy is judged\).*--restart"):
+        _tune(tmp_path, out)
+    _tune(tmp_path, out, restart=True)
+    assert inlay.select(out, to=tmp_path / "again.onnx", min_sqnr=20).sqnr_db >= 20
+
+
+def test_a_run_goes_on_only_with_outputs_in_the_same_parts(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(run, out)
+    with contextlib.closing(sqlite3.connect(out / "run.sqlite")) as db, db:
+        assert db.execute("UPDATE facts SET value = '\"other\"' WHERE key = 'parts'").rowcount == 1
+    with pytest.raises(JournalError, match=r"differs in the parts that outputs are compared in\).*--restart"):
+        _tune(tmp_path, out)
 
 
 def test_what_is_chosen_by_speed_was_measured(run: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -150,19 +150,31 @@ class Journal:
         known = dict(self._db.execute("SELECT key, value FROM identity"))
         different = [k for k in sorted({*identity, *known}) if identity.get(k) != known.get(k)]
         if known and different and not self.empty:
-            raise JournalError(
-                f"{self.path} belongs to another run (it differs in {', '.join(different)}): "
-                "give another output folder, or --restart to begin anew"
-            )
+            self.refuse(", ".join(_WORDS.get(key, key) for key in different))
         if different:
             self._db.execute("DELETE FROM identity")
             self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
 
+    def refuse(self, different: str) -> NoReturn:
+        """Raise JournalError: it is of a run that differs in something from the one that wants to go on."""
+        raise JournalError(
+            f"{self.path} belongs to another run (it differs in {different}): give another output folder, or "
+            "--restart to begin anew"
+        )
+
     @property
     def target(self) -> str:
         """Name and fingerprint's digest of the target that the run measured on; empty where nobody recorded them."""
+        return self._identity("target")
+
+    @property
+    def judging(self) -> str:
+        """Version of the rules that the accuracies are by; empty in journals of a time when there was one only."""
+        return self._identity("judging")
+
+    def _identity(self, key: str) -> str:
         with self._reading():
-            found = self._db.execute("SELECT value FROM identity WHERE key = 'target'").fetchone()
+            found = self._db.execute("SELECT value FROM identity WHERE key = ?", (key,)).fetchone()
         return str(found[0]) if found else ""
 
     @property
@@ -332,6 +344,7 @@ def _refuse_foreign(path: Path) -> None:
         raise JournalError(f"{path} {what} ({error}): {_ELSEWHERE}") from error
 
 
+_WORDS = {"judging": "the rules by which accuracy is judged"}  # for people, of keys that say too little
 _ELSEWHERE = "move it away, or give another output folder"
 _SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?)"
 

@@ -32,6 +32,11 @@ from inlay.quant.parts import Parts, lost
 from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db
 from inlay.trial import Accuracy, OutputError
 
+JUDGING = "2"
+"""Version of the rules by which figures of accuracy come about. Raise it where the same outputs would get others.
+
+1 compared outputs as a whole; 2 compares them part by part where parts differ in size.
+"""
 MAX_MARGIN_DB = 3.0
 """Half a bit: samples that differ more than this ask for more samples rather than for a larger margin."""
 MIN_MARGIN_DB = 2.0

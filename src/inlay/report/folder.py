@@ -16,6 +16,7 @@ from inlay.errors import DataError, JournalError
 from inlay.files import read_bytes, read_json
 from inlay.measure.journal import Journal, Record
 from inlay.run.facts import PROFILE, SIZE
+from inlay.run.finished import judged_by_older_rules
 from inlay.run.outcome.evidence import EVIDENCE, Evidence
 from inlay.targets.base import KernelTime
 from inlay.trial import Interval, Measured
@@ -96,6 +97,9 @@ def read_run(folder: Path) -> FinishedRun:
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     with contextlib.closing(Journal(folder / "run.sqlite", None)) as journal:
+        older, notes = judged_by_older_rules(journal), result.get("notes")
+        if older:
+            result["notes"] = [older, *(notes if isinstance(notes, list) else ())]
         trials = journal.trials()
         measured = [t.candidate for t in trials if isinstance(t.outcome, Measured)]
         sizes = {key: journal.fact(SIZE.of(key)) for key in measured}

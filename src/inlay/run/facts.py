@@ -6,6 +6,8 @@ session; :mod:`inlay.run.select` reads the calibration to write a candidate of a
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field
@@ -18,6 +20,7 @@ from inlay.errors import JournalError
 from inlay.measure.client import kernel_times
 from inlay.measure.journal import Fact, Journal
 from inlay.prepare.equalize import Scales
+from inlay.quant.parts import Parts
 from inlay.quant.rounding import NEAREST, Rounding
 from inlay.quant.saturation import Form
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
@@ -101,6 +104,13 @@ class PrecisionChoice:
         return cls(str(data["own"]), dict(data["options"]), gain, bool(data["late"]))
 
 
+def digest_of(parts: Parts) -> str:
+    """Digest of how outputs are divided: names of the parts, and sizes of the axes that are divided."""
+    names = {output: [part.name for part in found] for output, found in parts.divided.items()}
+    sizes = {output: sorted(found.items()) for output, found in parts.sizes.items()}
+    return hashlib.sha256(json.dumps([names, sizes], sort_keys=True).encode()).hexdigest()
+
+
 def _sensitivity(data: Mapping[str, Mapping[str, Any]]) -> Sensitivity:
     values, constants = ({n: _powers(p) for n, p in data[kind].items()} for kind in ("values", "constants"))
     forms = {f: {n: _powers(p) for n, p in units.items()} for f, units in data.get("forms", {}).items()}
@@ -134,6 +144,8 @@ BASELINE_NS = Fact("baseline_ns", _nanoseconds)
 """Median latency of the given model, nanoseconds."""
 SAMPLES: Fact[tuple[int, int]] = Fact("samples", lambda data: (int(data[0]), int(data[1])), list)
 """Samples that candidates are judged on, and the winner."""
+PARTS = Fact("parts", str)
+"""Digest of the parts that outputs are compared in, see :func:`digest_of`."""
 CALIBRATION_SAMPLES = Fact("calibration_samples", int)
 """Samples that qparams come from."""
 VARIATIONS = Fact("variations", int)

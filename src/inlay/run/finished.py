@@ -14,6 +14,7 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.equalize import equalized
 from inlay.prepare.model import prepare
 from inlay.prepare.take_apart import take_apart
+from inlay.quant.accuracy import JUDGING
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, EQUALIZATION, FROZEN, MAX_OPSET, OPAQUE, SATURATIONS, rounding_of
 from inlay.targets.base import Artifact, Capabilities
@@ -21,6 +22,17 @@ from inlay.targets.registry import create
 from inlay.types import Placement
 
 TOO_OLD = "was written by an older version, which did not keep what is needed"
+
+
+OLDER_RULES = (
+    "accuracies of this run were judged by older rules, which do not see what is lost in a part of an output: run "
+    "inlay tune again with --restart"
+)
+
+
+def judged_by_older_rules(journal: Journal) -> str:
+    """That a run's accuracies are not what they would be today, for people; empty where they are."""
+    return "" if journal.judging == JUDGING else OLDER_RULES
 
 
 def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placement, Path], Artifact]:

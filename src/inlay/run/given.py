@@ -20,7 +20,7 @@ from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judg
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed, best_of
 from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import BASELINE_NS, PRECISION, PrecisionChoice
+from inlay.run.facts import BASELINE_NS, PARTS, PRECISION, PrecisionChoice, digest_of
 from inlay.run.outcome.assemble import assemble
 from inlay.run.plan import Effort
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
@@ -212,8 +212,15 @@ def evaluator_of(
     left_s: Callable[[], float],
     take: Take = nothing_built,
 ) -> tuple[Evaluator, Meter]:
-    """What judges candidates, with the given model as the first incumbent."""
+    """What judges candidates, with the given model as the first incumbent.
+
+    Raises:
+        JournalError: earlier sessions compared other parts of outputs, so that their figures are others.
+    """
     worker, journal, lab = session.worker, session.journal, session.lab
+    parts = digest_of(given.judge.parts)
+    if journal.once(PARTS, lambda: parts) != parts:
+        journal.refuse("the parts that outputs are compared in")
     meter = Meter(worker, journal, feed, protocol, session.inputs.config.seed, lab.sleep, lab.clock, left_s)
     original = _original(session, given, meter)
     session.timed(original.latency_ns * 1e-9)

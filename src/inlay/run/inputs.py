@@ -31,7 +31,7 @@ from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline
 from inlay.prepare.take_apart import holds_quantized
-from inlay.quant.accuracy import Metric
+from inlay.quant.accuracy import JUDGING, Metric
 from inlay.run.progress import Progress, Silent
 from inlay.targets.base import TargetSpec
 from inlay.version import __version__
@@ -197,6 +197,7 @@ class RunInputs:
         """
         return {
             "version": __version__,
+            "judging": JUDGING,
             "model": self.file.sha256,
             "samples": self.samples.digest,
             "target": target,

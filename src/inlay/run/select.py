@@ -19,7 +19,7 @@ from inlay.model.load import ModelFile, file_sha256, load
 from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
-from inlay.run.finished import TOO_OLD, inputs_of, writer_of
+from inlay.run.finished import TOO_OLD, inputs_of, judged_by_older_rules, writer_of
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Accuracy, Measured, OutputError, shown_sqnr
 from inlay.types import Placement
@@ -58,6 +58,11 @@ class Wish:
     def asks_for_memory(self) -> bool:
         """Whether it must be known what sessions take."""
         return self.leanest or self.max_memory is not None
+
+    @property
+    def asks_for_accuracy(self) -> bool:
+        """Whether accuracies decide."""
+        return self.min_sqnr_db is not None or self.max_drop is not None
 
     @property
     def asks_for_size(self) -> bool:
@@ -220,6 +225,9 @@ def _select(
     file = load(path)
     if file.sha256 != sha256:
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
+    older = judged_by_older_rules(journal)
+    if older and wish.asks_for_accuracy:
+        raise JournalError(f"{older}; --fastest, --max-size and what promises no accuracy take what there is")
     trial, measured = _chosen(journal, wish, file)
     refuse_overwriting(
         [out, out.with_name(f"{out.name}.data")],
@@ -252,7 +260,7 @@ def _select(
         speedup_high=measured.latency.speedup.high,
         measured=measured.latency.speedup.is_told,
         lost=measured.accuracy.lost,
-        unproven=run.doubt(placement, measured.accuracy),
+        unproven=older if older and placement else run.doubt(placement, measured.accuracy),
     )
 
 
