@@ -191,6 +191,14 @@ def convert(data: bytes, version: int) -> bytes:
     return converted.SerializeToString()
 
 
+def inline(data: bytes) -> bytes:
+    """A serialized model with its local functions inlined."""
+    import onnx
+    from onnx import inliner
+
+    return inliner.inline_local_functions(onnx.ModelProto.FromString(data)).SerializeToString()
+
+
 def check(data: bytes) -> None:
     """Raises where a serialized model breaks a rule of ONNX, also those of its operators on types and shapes.
 

@@ -1,4 +1,4 @@
-"""Compiled functions of the ``onnx`` package, called in the guarded process: checks, conversion, shape inference.
+"""Compiled functions of the ``onnx`` package, called in the guarded process: to check, convert, inline and infer.
 
 Models go there without their weights: what is larger than ``INLINE_BYTES`` goes in as a graph input, so that it costs
 no copies, and comes back afterwards.
@@ -28,23 +28,36 @@ def convert_opset(model: ir.Model, version: int) -> ir.Model:
         RunFailed: the converter cannot convert an operator.
         Crashed, TimedOut: it ended its process.
     """
+    # The converter wants every initializer among the inputs up to IR version 3 and is happy without from 4 on.
+    light = _light(model, max(model.ir_version or 0, 4))
+    return _rewritten(model, _called("converting the opset", native.convert, model, light, version))
+
+
+def inline_functions(model: ir.Model) -> ir.Model:
+    """``model`` with every call of a local function replaced by what is in it; ``model`` itself is not changed.
+
+    Raises:
+        RunFailed: a call does not fit its function.
+        Crashed, TimedOut: the inliner ended its process.
+    """
+    return _rewritten(model, _called("inlining local functions", native.inline, model, _light(model)))
+
+
+def _rewritten(model: ir.Model, data: bytes) -> ir.Model:
+    """What was made of the light form of ``model``, with its weights."""
     kept = {
         name: v.const_value
         for name, v in model.graph.initializers.items()
         if v.const_value is not None and v.const_value.nbytes >= INLINE_BYTES
     }
     listed = {v.name for v in model.graph.inputs}
-    # The converter wants every initializer among the inputs up to IR version 3 and is happy without from 4 on.
-    light = _light(model, max(model.ir_version or 0, 4))
-    data = _called("converting the opset", native.convert, model, light, version)
-    converted = ir.from_proto(onnx.ModelProto.FromString(data))
-    for value in [v for v in converted.graph.inputs if v.name in kept and v.name not in listed]:
-        converted.graph.inputs.remove(value)
-    for value in [*converted.graph.inputs, *(v for n in converted.graph for v in n.inputs if v is not None)]:
-        if value.name in kept and value.const_value is None:
-            value.const_value = kept[value.name]
-            converted.graph.register_initializer(value)
-    return converted
+    made = ir.from_proto(onnx.ModelProto.FromString(data))
+    for value in [v for v in made.graph.inputs if v.name in kept]:
+        if value.name not in listed:
+            made.graph.inputs.remove(value)
+        value.const_value = kept[str(value.name)]
+        made.graph.register_initializer(value)
+    return made
 
 
 def check(model: ir.Model) -> None:

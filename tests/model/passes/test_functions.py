@@ -97,11 +97,26 @@ def _older_but_the_same() -> onnx.ModelProto:
     return _model([_call("Old", ["x"], "y")], [_function("Old", [node("Relu", ["a"], ["b"])], opset=15)])
 
 
+def _called_often() -> onnx.ModelProto:
+    """8192 times, by functions that call each other twice: names of their own for all must not take minutes."""
+    steps = [_function(f"F{i}", [_call(f"F{i + 1}", ["a"], "m"), _call(f"F{i + 1}", ["m"], "b")]) for i in range(12)]
+    last = _function("F12", [node("Neg", ["a"], ["m"]), node("Neg", ["m"], ["b"])])
+    return _model([_call("F0", ["x"], "y")], [*steps, last])
+
+
+def _unused_and_large() -> onnx.ModelProto:
+    """What nothing calls is not expanded, however often it calls."""
+    calls = [[_call(f"F{i + 1}", ["a"], "m"), _call(f"F{i + 1}", ["m"], "b")] for i in range(40)]
+    steps = [_function(f"F{i}", nodes) for i, nodes in enumerate(calls)]
+    last = _function("F40", [node("Neg", ["a"], ["b"])])
+    return _model([node("Relu", ["x"], ["y"])], [*steps, last])
+
+
 def _unused() -> onnx.ModelProto:
     return _model([node("Relu", ["x"], ["y"])], [TWICE])
 
 
-MODELS = [_nested, _attributes, _in_a_body, _with_a_body, _absent_input, _older_but_the_same, _unused]
+MODELS = [_nested, _attributes, _in_a_body, _with_a_body, _absent_input, _older_but_the_same, _unused, _called_often, _unused_and_large]
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: str(make.__name__).strip("_"))

@@ -12,10 +12,10 @@ from functools import cache
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
-from inlay.errors import ModelError
+from inlay.errors import ModelError, TargetError
 from inlay.model.metadata import cloned
+from inlay.model.onnx_library import inline_functions
 from inlay.model.passes.names import free_name
 
 MAX_INLINED = 100_000  # nodes after local functions became part of the graph; larger models exist as experiments only
@@ -28,27 +28,28 @@ def inlined(model: ir.Model) -> ir.Model:
         ModelError: functions call themselves, expand to more than ``MAX_INLINED`` nodes, are handed bodies, or are
             written for another version of an operator than the model.
     """
-    if _size(model) > MAX_INLINED:
+    size, called = _size(model)
+    if size > MAX_INLINED:
         raise ModelError(f"its local functions expand to more than {MAX_INLINED} operators")
     copy = cloned(model)
+    for unused in copy.functions.keys() - called:
+        del copy.functions[unused]
     for function in copy.functions.values():
         _agree(function, copy.opset_imports)
         for node in function.all_nodes():
             node.name = node.name or f"{function.name}/{node.op_type}"
+    for node in (*copy.graph.all_nodes(), *(n for f in copy.functions.values() for n in f.all_nodes())):
+        _complete(node, copy.functions.get(node.op_identifier()))
     try:
-        InlinePass()(copy)
-    except Exception as error:  # the library wraps what it raises
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise ModelError(f"its local functions cannot be inlined: {cause}") from error
-    copy.functions.clear()  # those that nothing calls
+        copy = inline_functions(copy)
+    except TargetError as error:
+        raise ModelError(f"its local functions cannot be inlined: {error}") from error
     _name_apart(copy)
     return copy
 
 
-def _size(model: ir.Model) -> int:
-    """The number of nodes once all calls are expanded. Raises ModelError where a function calls itself."""
+def _size(model: ir.Model) -> tuple[int, frozenset[ir.OperatorIdentifier]]:
+    """The number of nodes once all calls are expanded, and what is called. Raises ModelError where one calls itself."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
 
     def size(nodes: Iterable[ir.Node], within: tuple[ir.OperatorIdentifier, ...]) -> int:
@@ -62,7 +63,7 @@ def _size(model: ir.Model) -> int:
             total += sizes.get(called, 1)
         return total
 
-    return size(model.graph.all_nodes(), ())
+    return size(model.graph.all_nodes(), ()), frozenset(sizes)
 
 
 def _agree(function: ir.Function, imports: Mapping[str, int]) -> None:
@@ -76,6 +77,20 @@ def _agree(function: ir.Function, imports: Mapping[str, int]) -> None:
                     f"model for {version}, and {node.op_type} differs between them"
                 )
         function.opset_imports[domain] = version
+
+
+def _complete(node: ir.Node, called: ir.Function | None) -> None:
+    """Let a call state the attributes that its function has defaults for. Raises ModelError where it does not fit."""
+    if called is None:
+        return
+    if len(node.inputs) > len(called.inputs):
+        raise ModelError(
+            f"its local functions cannot be inlined: {node.name or node.op_type} has {len(node.inputs)} inputs, "
+            f"{called.name} takes {len(called.inputs)}"
+        )
+    for name, attribute in called.attributes.items():
+        if attribute.value is not None and name not in node.attributes:
+            node.attributes.add(attribute)
 
 
 @cache
