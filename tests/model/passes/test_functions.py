@@ -116,7 +116,17 @@ def _unused() -> onnx.ModelProto:
     return _model([node("Relu", ["x"], ["y"])], [TWICE])
 
 
-MODELS = [_nested, _attributes, _in_a_body, _with_a_body, _absent_input, _older_but_the_same, _unused, _called_often, _unused_and_large]
+MODELS = [
+    _nested,
+    _attributes,
+    _in_a_body,
+    _with_a_body,
+    _absent_input,
+    _older_but_the_same,
+    _unused,
+    _called_often,
+    _unused_and_large,
+]
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: str(make.__name__).strip("_"))
