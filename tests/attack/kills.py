@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,16 +158,22 @@ class Ground:
 
 
 class Command:
-    """The command in a fork of this process, which has everything imported: it starts in no time."""
+    """The command in a fork of this process, which has everything imported: it starts in no time.
 
-    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+    Args:
+        folder: of all processes of it, see :data:`MARK`.
+        arguments: of the command line.
+        prepare: what the process does before.
+    """
+
+    def __init__(self, folder: Path, arguments: Sequence[str], prepare: Callable[[], object] = lambda: None) -> None:
         (folder / "temp").mkdir(exist_ok=True)
         self._folder, self._said, self._lines = folder, list[str](), threading.Condition()
         readable, writable = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(readable)
-            _become(arguments, folder, writable)
+            _become(arguments, folder, writable, prepare)
         os.close(writable)
         self._reader = threading.Thread(target=self._read, args=[readable], daemon=True)
         self._reader.start()
@@ -224,7 +230,7 @@ class Command:
                 self._said.append(line.rstrip())
 
 
-def _become(arguments: Sequence[str], folder: Path, stderr: int) -> None:
+def _become(arguments: Sequence[str], folder: Path, stderr: int, prepare: Callable[[], object]) -> None:
     """Be the command, in a child process: this does not return."""
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -235,6 +241,7 @@ def _become(arguments: Sequence[str], folder: Path, stderr: int) -> None:
     sys.argv = ["inlay", *arguments]
     code = 1
     try:
+        prepare()
         commands.main()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
@@ -292,6 +299,13 @@ def wait_for_none(folder: Path, but: Collection[int] = ()) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def end_all(folder: Path) -> None:
+    """End what is left of a command's processes."""
+    for pid in processes(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _traceback(ended: Ended) -> bool:

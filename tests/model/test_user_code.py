@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +18,7 @@ from inlay.model.user_code import user_function
 from inlay.quant.accuracy import Bound, Judge, find_metric
 
 SOURCE = """
-import os, sys, time
+import os, subprocess, sys, time
 import numpy as np
 calls = 0
 
@@ -39,6 +41,34 @@ def feeds():
     for number in range(3):
         buffer[:] = number
         yield {"x": buffer}
+kept = []
+def keep(outputs, labels):
+    kept.append((outputs[0]["y"], outputs[0]["y"].copy()))
+    return float(all((one == other).all() for one, other in kept))
+class Trap:
+    def __reduce__(self): return (os.mkdir, (os.path.join(os.path.dirname(__file__), "sprung"),))
+class Unprintable(Exception):
+    def __str__(self): raise RuntimeError("no text")
+def fails_late():
+    yield {"x": np.zeros((1, 4), np.float32)}
+    raise Unprintable
+def stops_late():
+    yield {"x": np.zeros((1, 4), np.float32)}
+    raise KeyboardInterrupt
+def traps(): return [{"x": np.array([[Trap()] * 4], dtype=object)}]
+def number(*a): return 7
+def trapped(sample, rng): return {"odd": {"x": np.array([[Trap()] * 4], dtype=object)}}
+def nan(*a): return float("nan")
+def huge(*a): return 10**400
+def full(*a): raise MemoryError
+def heavy(*a): return Heavy()
+class Heavy:
+    def __float__(self): raise MemoryError
+def start(*a): return float(subprocess.Popen(["sleep", "1000"]).pid)
+def start_and_leave(*a):
+    print(subprocess.Popen(["sleep", "1000"]).pid)
+    sys.stdout.flush()
+    os._exit(3)
 def vary(sample, rng):
     sample["x"][...] = rng.standard_normal(sample["x"].shape)
     return {"noise": sample}
@@ -89,6 +119,74 @@ def test_a_metric_that_returns_no_number_is_named(module: str) -> None:
     with pytest.raises(DataError, match=rf"^--metric {module}:several must return one number, not ndarray of shape"):
         several([], None)
     assert one([], None) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nan", "gave nan: it must be a finite number"),
+        ("huge", "gave inf: it must be a finite number"),
+        ("full", "failed: MemoryError"),
+        ("heavy", "must return one number, not Heavy"),
+    ],
+)
+def test_a_metric_that_returns_no_finite_number_is_named(name: str, words: str, module: str) -> None:
+    metric = cast(Any, find_metric(f"{module}:{name}", None))
+    with pytest.raises(DataError, match=f"^--metric {module}:{name} {words}"):
+        metric([], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fails_late", r" failed: Unprintable: it cannot be shown \(.*line "),
+        ("stops_late", r" failed: KeyboardInterrupt.*line "),
+        ("traps", ", sample 0: x got object: give an array of str, or of numbers"),
+        ("number", ": gave int instead of a mapping"),
+    ],
+)
+def test_samples_that_cannot_be_had_name_their_function(name: str, words: str, module: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"^--data {module}:{name}{words}"):
+        read_samples(f"{module}:{name}", SPECS, find=user_function)
+    assert not (tmp_path / "sprung").exists(), "an object of the user's was unpickled here"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("number", " must return samples by the names of their variations, not int"),
+        ("trapped", ", odd: x got object: give an array of str, or of numbers"),
+    ],
+)
+def test_variations_that_cannot_be_had_name_their_function(name: str, words: str, module: str, tmp_path: Path) -> None:
+    samples = Samples(random_samples(SPECS, np.random.default_rng(0), 3).feeds, "npz", "test")
+    with pytest.raises(DataError, match=f"^--augment {module}:{name}{words}"):
+        stress_set(samples, SPECS, f"{module}:{name}", np.random.default_rng(1), 3, 3, user_function)
+    assert not (tmp_path / "sprung").exists(), "an object of the user's was unpickled here"
+
+
+def test_what_a_metric_keeps_stays_as_it_was(module: str) -> None:
+    metric = cast(Any, find_metric(f"{module}:keep", None))
+    large = (np.full((100, 100), i, np.float32) for i in range(4))  # these travel in memory that both processes share
+    assert [metric([{"y": y}], None) for y in large] == [1.0] * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
+def test_what_a_function_starts_ends_with_it(module: str) -> None:
+    def alive(pid: int) -> bool:
+        status = Path(f"/proc/{pid}/stat")
+        return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+    started = int(user_function(f"{module}:start", "--metric", float)())
+    assert alive(started)
+    with pytest.raises(DataError, match=r"exit code 3: \d+") as caught:
+        user_function(f"{module}:start_and_leave", "--metric", float)()
+    further = int(str(caught.value).rpartition(" ")[2].rstrip(")"))
+    end = time.monotonic() + 10.0  # the system takes a moment
+    while (alive(started) or alive(further)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(started)
+    assert not alive(further)
 
 
 def test_what_a_metric_changes_is_its_own(module: str) -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def read_samples(
             raise DataError(f"--data {text}: no such file")
         return checked(read_token_lines(path, specs), "jsonl", text, specs)
     if ":" in text and not path.exists():
-        function = find(text, "--data", as_given)
+        function = find(text, "--data", partial(as_given, f"--data {text}"))
         try:
             feeds = _feeds(function(), specs, text)
         except InlayError:
@@ -142,47 +143,68 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def as_given(given: object) -> object:
-    """What a function gave for samples, as arrays that nobody else changes: of a generator all that it yields.
+def as_given(where: str, given: object) -> Feed | list[Feed]:
+    """What a function or a caller gave for samples, as arrays that nobody else changes: of a generator all it yields.
+
+    Args:
+        where: begins messages.
+        given: feeds one by one, or one mapping of stacked arrays.
 
     Raises:
         DataError: it gave something else than mappings of arrays.
     """
     if isinstance(given, Mapping):
-        return {str(k): _array(v, str(k), "--data") for k, v in given.items()}
+        return arrays_of(given, where)
     found = list[Feed]()
     for feed in itertools.islice(given, _MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
-        if not isinstance(feed, Mapping):
-            raise DataError(f"--data: gave {type(feed).__name__} instead of a mapping of arrays by input name")
-        found.append({str(k): _array(v, str(k), f"--data, sample {len(found)}") for k, v in feed.items()})
+        found.append(arrays_of(feed, where, f", sample {len(found)}"))
     return found
+
+
+def arrays_of(given: object, who: str, which: str = "") -> Feed:
+    """Arrays by name, of numbers or text: objects of other kinds are code, and do not travel.
+
+    Args:
+        given: a mapping.
+        who: gave it, for messages.
+        which: of what was given, for messages.
+
+    Raises:
+        DataError: it is something else.
+    """
+    if not isinstance(given, Mapping):
+        raise DataError(f"{who}: gave {type(given).__name__} instead of a mapping of arrays by input name")
+    return {str(name): _array(value, str(name), f"{who}{which}") for name, value in given.items()}
 
 
 def blame(error: BaseException) -> str:
     """What went wrong in the user's own code, and where."""
+    try:
+        said = str(error)
+    except Exception:  # its text is the user's code as well
+        said = "it cannot be shown"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {said}{where}"
 
 
 def _feeds(given: object, specs: Sequence[InputSpec], where: str) -> list[Feed]:
     """Feeds from what a function or a caller gave: feeds one by one, or one mapping of stacked arrays."""
-    if isinstance(given, Mapping):
-        return _rows({str(k): _array(v, str(k), where) for k, v in given.items()}, specs, where)
-    feeds: list[Feed] = []
-    for feed in itertools.islice(given, _MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
-        if not isinstance(feed, Mapping):
-            raise DataError(f"{where}: gave {type(feed).__name__} instead of a mapping of arrays by input name")
-        feeds.append({str(k): _array(v, str(k), f"{where}, sample {len(feeds)}") for k, v in feed.items()})
-    return feeds
+    found = as_given(where, given)
+    return found if isinstance(found, list) else _rows(found, specs, where)
 
 
 def _array(given: object, name: str, where: str) -> np.ndarray:
     """An array of its own: a generator may fill one again and again. Raises DataError where it makes none."""
     try:
-        return np.array(given)
+        array = as_text(np.array(given))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: {name} holds bytes that are not UTF-8") from error
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{where}: {name} is no array: lists of different lengths make none") from error
+    if array.dtype.hasobject:
+        raise DataError(f"{where}: {name} got object: give an array of str, or of numbers")
+    return array
 
 
 def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from inlay.data.reading import Find, checked, found_here
+from inlay.data.reading import Find, arrays_of, checked, found_here
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.data.variations import (
     CHANGES,
@@ -214,14 +214,16 @@ def _of_tokens(
             yield Variation(name, varied, int(sample >= half))
 
 
-def _by_name(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, np.ndarray]]:
-    return {str(name): {str(k): np.array(v) for k, v in feed.items()} for name, feed in found.items()}
+def _by_name(who: str, found: object) -> dict[str, Feed]:
+    if not isinstance(found, Mapping):
+        raise DataError(f"{who} must return samples by the names of their variations, not {type(found).__name__}")
+    return {str(name): arrays_of(feed, who, f", {name}") for name, feed in found.items()}
 
 
 def _of_function(
     samples: Samples, specs: Sequence[InputSpec], text: str, rng: np.random.Generator, each: int, find: Find
 ) -> Iterator[Variation]:
-    function = find(text, "--augment", _by_name)
+    function = find(text, "--augment", partial(_by_name, f"--augment {text}"))
     half = len(samples) // 2
     for turn in range(min(each, len(samples))):
         number = turn // 2 if turn % 2 == 0 and half else min(half + turn // 2, len(samples) - 1)

@@ -5,6 +5,7 @@ It runs Inlay's own functions, isolated from the working directory: files beside
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -35,6 +36,7 @@ _LOG_BYTES = 1 << 16  # from the end of what a dead child printed: where its las
 _LINUX = sys.platform.startswith("linux")
 _OUT_OF_MEMORY = 77  # exit code of a child that went beyond its memory limit
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_KEEPER = 'read -r _; kill -s KILL -- "-$0"'
 Part = bytes | bytearray | memoryview
 
 
@@ -58,6 +60,7 @@ class Child:
         entry: ``module:function`` of the function that the process runs; that calls :func:`serve`.
         files: descriptors of open files that it gets too, as further arguments.
         environment: variables that it gets besides this process's own.
+        starts_others: processes, that is: they end with this one, however it ends.
 
     Attributes:
         pid: its process number.
@@ -67,7 +70,11 @@ class Child:
     """
 
     def __init__(
-        self, entry: str, files: Sequence[int] = (), environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        entry: str,
+        files: Sequence[int] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        starts_others: bool = False,
     ) -> None:
         module, _, name = entry.partition(":")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the child)
@@ -86,8 +93,10 @@ class Child:
                 start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the child
             )
         self._wire = _Wire(ours, shared, lasting=True)
+        self._closed = False
         self._said = 0  # bytes of the log before the latest message
         self.pid = self._process.pid
+        self._keeper = Keeper(self.pid) if starts_others else None
 
     @property
     def alive(self) -> bool:
@@ -114,9 +123,15 @@ class Child:
             raise
 
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()
+        """End the process, with all that it started and left in its session; twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self._keeper is not None:
+            self._keeper.close()
         self._wire.close()
         self._log.close()
 
@@ -133,6 +148,27 @@ class Child:
         if code == _OUT_OF_MEMORY:
             return ChildDied("out of memory")
         return ChildDied(f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}", *lines[-1:])
+
+
+class Keeper:
+    """Ends a group of processes as soon as this process is gone: it may be killed at any moment."""
+
+    def __init__(self, group: int) -> None:
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, str(group)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Once the group has ended, and its number may be another's: end nothing more."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
 
 
 def serve(answer: Callable[[list[Part]], Sequence[Part]]) -> None:

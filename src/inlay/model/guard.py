@@ -108,10 +108,11 @@ class Guard:
 
     Args:
         entry: ``module:function`` of its program, which calls :func:`answer_calls`.
+        starts_others: what it runs may start processes, which end with this one.
     """
 
-    def __init__(self, entry: str) -> None:
-        self._entry = entry
+    def __init__(self, entry: str, starts_others: bool = False) -> None:
+        self._entry, self._starts_others = entry, starts_others
         self._child: Child | None = None
         self._owner = 0
         self._made: set[int] = set()
@@ -145,7 +146,10 @@ class Guard:
             self._made.difference_update(freed)
             return answer[0]  # type: ignore[no-any-return]
         if kind == "memory":
-            raise Crashed(f"{doing} needs more than {limits.memory / 2**30:.3g} GiB of memory")
+            most = (
+                f"more than {limits.memory / 2**30:.3g} GiB of memory" if limits.memory else "more memory than there is"
+            )
+            raise Crashed(f"{doing} needs {most}")
         raise getattr(errors, answer[0])(answer[1])
 
     def start(self) -> Child:
@@ -153,7 +157,7 @@ class Guard:
         if self._child is None or self._owner != os.getpid() or not self._child.alive:
             if self._child is not None and self._owner == os.getpid():
                 self._child.close()
-            self._child, self._owner = Child(self._entry), os.getpid()
+            self._child, self._owner = Child(self._entry, starts_others=self._starts_others), os.getpid()
             self._made.clear()
             self._ready = False
         return self._child

@@ -7,6 +7,7 @@ between calls stays, as all calls of a command go to one process; what it prints
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from inlay.data import load_function
 from inlay.data.reading import blame
-from inlay.errors import Crashed, DataError
+from inlay.errors import Crashed, DataError, InlayError
 from inlay.model.guard import Guard, Limits, answer_calls
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def _call(text: str, option: str, function: Callable[..., Any], *arguments: Any)
             raise DataError(str(error)) from None
 
 
-_guard = Guard("inlay.model.user_code:main")
+_guard = Guard("inlay.model.user_code:main", starts_others=True)
 _lock = threading.RLock()
 atexit.register(_guard.close)
 
@@ -82,9 +83,10 @@ def _run(text: str, option: str, places: Sequence[str], finish: Callable[[Any], 
     _find(text, option, places)  # the process may be a new one
     function = load_function(text, option)
     try:
-        found = function(*arguments)
-    except DataError:
+        # copies, as messages come in memory that the next one takes; in ``finish``, generators and numbers of the
+        # user's are at work, too
+        return finish(function(*copy.deepcopy(arguments)))
+    except InlayError:
         raise
-    except (Exception, SystemExit) as error:  # the user's own code
+    except BaseException as error:  # the user's own code: nobody interrupts this process
         raise DataError(f"{option} {text} failed: {blame(error)}") from error
-    return finish(found)

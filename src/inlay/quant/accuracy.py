@@ -14,6 +14,7 @@ has no share (:mod:`inlay.data.padding`). With a metric, its drop against the fl
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -321,28 +322,31 @@ def _value(
 ) -> float:
     try:
         if isinstance(metric, Agreement):
-            value = float(metric.of(outputs, reference))
+            found = metric.of(outputs, reference)
         elif getattr(metric, TRAVELS, False):
-            value = float(metric(outputs, labels))
+            found = metric(outputs, labels)
         else:  # what it changes must not change what others are judged by
-            value = _one_number("the metric", metric(copy.deepcopy(outputs), copy.copy(labels)))
+            found = metric(copy.deepcopy(outputs), copy.copy(labels))
+        return _one_number("the metric", found)
     except InlayError:
         raise
     except (Exception, SystemExit) as error:  # the user's own code
         raise DataError(f"the metric failed: {type(error).__name__}: {error}") from error
-    if not np.isfinite(value):
-        raise DataError(f"the metric gave {value}: it must be a finite number")
-    return value
 
 
 def _one_number(who: str, found: Any) -> float:
-    """What a metric of the user returned. Raises DataError where it is no number, or several."""
+    """What a metric of the user returned. Raises DataError where it is no finite number, or several."""
     try:
-        return float(found)
+        value = float(found)
+    except OverflowError:
+        value = math.inf
     except Exception:  # an array of any library
         shape = getattr(found, "shape", None)
         given = f"{type(found).__name__}" + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")
         raise DataError(f"{who} must return one number, not {given}") from None
+    if not math.isfinite(value):
+        raise DataError(f"{who} gave {value}: it must be a finite number")
+    return value
 
 
 def _silent(outputs: Sequence[Outputs]) -> tuple[str, ...]:

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from inlay.errors import RunFailed, TimedOut
+from inlay.model.child import Keeper
 
-_KEEPER = 'read -r _; kill -s KILL -- "-$0"'
-"""Ends a group of processes as soon as the process that started it is gone: a worker may be killed at any moment."""
 _MOST_BYTES = 64 << 20
 """Of what a program prints: arrays travel as files."""
 _POLL_S = 0.05
@@ -57,13 +56,7 @@ class Process:
         except (OSError, ValueError) as error:  # a null byte in an argument is a ValueError
             self._log.close()
             raise RunFailed(f"{arguments[0]} cannot be started: {getattr(error, 'strerror', '') or error}") from error
-        self._keeper = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._keeper = Keeper(self._process.pid)  # a worker may be killed at any moment
 
     def ask(self, request: str, limit_s: float, is_last: bool) -> str:
         """Send one line, and read the line that answers it: the first, or of the last request the last, with a ``{``.
@@ -116,9 +109,8 @@ class Process:
                 self._process.pid, signal.SIGKILL
             )  # before it is waited for: its number is its group's until then
         self._process.wait()
-        self._keeper.kill()
-        self._keeper.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._keeper.stdin):
+        self._keeper.close()
+        for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
