@@ -117,7 +117,7 @@ def test_a_bootstrap_holds_the_true_drop_and_keeps_pairs_together() -> None:
 
 
 def test_too_few_samples_say_how_many_a_bootstrap_takes() -> None:
-    said = state_metric(resampled(np.arange(5.0)), 0.5, np.random.default_rng(0), clock)
+    said = state_metric(resampled(np.arange(5.0)), 2.5, np.random.default_rng(0), clock)
     assert (said.most_drop, said.needed, said.method, said.keeps_bound) == (None, LEAST_RESAMPLED, "none", False)
     assert "a bootstrap takes 20" in str(said)
 

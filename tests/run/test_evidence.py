@@ -16,14 +16,19 @@ import pytest
 
 import inlay
 from inlay.cli import commands, render
+from inlay.deadline import Deadline
 from inlay.errors import UNPROVEN
+from inlay.measure.client import Worker
 from inlay.quant.accuracy import Bound, margin_db
-from inlay.quant.metric_limits import MetricStatement
+from inlay.quant.metric_limits import MetricStatement, Pairs, state_metric
 from inlay.quant.tolerance import state
 from inlay.report.page import accuracy_words
 from inlay.report.page import verdict as page_verdict
+from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.evidence import Evidence, most_credible
+from inlay.run.confirm.verification import Verifier
+from inlay.run.evaluate import Candidate
 from inlay.run.plan import Effort
 from inlay.run.result import Best
 from inlay.testing import Builder
@@ -68,7 +73,7 @@ def test_why_it_is_not_shown_says_what_would_show_it() -> None:
     assert said.startswith("by 4 samples judged at least 90% of new samples keep 1")
     assert "where 20 dB are asked; about " in said
     assert said.endswith("samples like these would show 20 dB")
-    assert str(judged(23.0, 24.0, 15.0, 14.0)).endswith("more samples like these would not show 20 dB")
+    assert str(judged(25.0, 27.0, 15.0, 14.0)).endswith("more samples like these would not show 20 dB")
     assert str(judged(40.0)).startswith("1 sample judged, of which nothing follows for new ones")
     assert str(judged(*[45.0] * 6)) == ""
     lost = Evidence(Bound(metric="top1", max_drop=0.01), state([]), of_metric(0.03))
@@ -217,3 +222,47 @@ def test_of_random_samples_nothing_is_shown_or_missed(tmp_path: Path) -> None:
     assert isinstance(result, inlay.TuneResult)
     assert (result.best.bound_shown, result.exit_code) == (None, 0)
     assert any(note.startswith("NO SAMPLES WERE GIVEN") for note in result.notes)
+
+
+def test_what_the_judged_samples_themselves_break_is_no_question_of_more_samples() -> None:
+    """A metric that falls too far on every judged sample is not "not shown": twenty samples like these show nothing."""
+    few = np.array([0.2, 0.3, 0.25, 0.4])
+    pairs = Pairs("mine", 0.7, 0.2875, 4, None, False, lambda chosen: float(few[chosen].mean()))
+    told = state_metric(pairs, 0.01, np.random.default_rng(0), lambda: 0.0)
+    assert told.breaks_bound
+    assert told.needed is None
+    assert "would hardly help" in str(told)
+    by_metric = Bound(metric="mine", max_drop=0.01)
+    found = Evidence(by_metric, state([40.0] * 4), told)
+    assert found.breaks
+    assert str(found) == "mine falls by 0.2875 on 4 samples, more than the 0.01 asked"
+    kept = state_metric(replace(pairs, drop=0.0), 0.01, np.random.default_rng(0), lambda: 0.0)
+    assert not Evidence(by_metric, state([40.0] * 4), kept).breaks, "then it is open"
+    assert "20 would show it" in str(Evidence(by_metric, state([40.0] * 4), kept))
+    below = judged(18.0, 19.0, 21.0)
+    assert below.breaks
+    assert str(below) == "the mean SQNR of 3 samples, judged one by one, is 19.3 dB, below the 20 dB asked"
+    assert below.rank < judged(20.5, 20.6, 20.7).rank, "what breaks nothing is nearer to the bound"
+
+
+def test_a_contender_that_its_samples_break_is_rejected() -> None:
+    """Not delivered with a word of doubt: measured below the bound, it is outside of it."""
+    trial = SimpleNamespace(
+        outcome=None, accuracy=SimpleNamespace(sqnr_db=25.0), proposal=SimpleNamespace(origin="cut 1")
+    )
+    entry = SimpleNamespace(key="k", candidate=SimpleNamespace(placement=object(), source=None, trial=trial))
+    given = cast(Candidate, SimpleNamespace(key="given", trial=SimpleNamespace(outcome=None)))
+    for found, keeps in ((judged(18.0, 19.0, 21.0), False), (judged(21.0, 22.0, 23.0), True)):
+        weigh = cast(Any, lambda entry, unseen, until, found=found: found)
+        verifier = Verifier(cast(Worker, None), given, None, BOUND, Deadline(), None, weigh)
+        assert verifier.keeps(cast(Entry, entry))
+        verifier.evidence(cast(Entry, entry), Deadline())
+        assert verifier.keeps(cast(Entry, entry)) is keeps
+        assert [r.reason for r in verifier.rejected] == ([] if keeps else [str(found)])
+
+
+def test_a_delivered_model_that_breaks_its_bound_is_told_so_first() -> None:
+    best = cast(Any, SimpleNamespace(bound_shown=False, bound_note="mine falls by 0.3", bound_broken=True))
+    assert Best.unproven.fget(best) == "BELOW THE BOUND: mine falls by 0.3"  # type: ignore[attr-defined]
+    best.bound_broken = False
+    assert Best.unproven.fget(best).startswith("BOUND NOT SHOWN")  # type: ignore[attr-defined]

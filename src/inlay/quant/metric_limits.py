@@ -17,6 +17,7 @@ import numpy as np
 from inlay.deadline import Clock
 from inlay.errors import InlayError
 from inlay.quant.tolerance import CONFIDENCE
+from inlay.trial import counted
 
 Method = Literal["exact", "bootstrap", "none"]
 """Where a limit comes from; ``none``: there is no limit."""
@@ -87,6 +88,18 @@ class MetricStatement:
     why: str = ""
 
     @property
+    def breaks_bound(self) -> bool:
+        """Whether the judged samples themselves fall too far: no question of how many there are."""
+        return self.max_drop is not None and self.drop > self.max_drop + 1e-12
+
+    @property
+    def fallen(self) -> str:
+        """How far it falls on the judged samples, in what it counts where it counts."""
+        if self.hits is not None:
+            return f"by {self.hits['lost'] - self.hits.get('won', 0)} of {self.hits['of']} ({self.drop:.4g})"
+        return f"by {self.drop:.4g} on {counted(self.samples, 'sample')}"
+
+    @property
     def keeps_bound(self) -> bool | None:
         """Whether the bound on the drop is stated for new samples; None without such a bound."""
         return None if self.max_drop is None else self.most_drop is not None and self.most_drop <= self.max_drop
@@ -100,7 +113,7 @@ class MetricStatement:
         if self.max_drop is None or self.keeps_bound:
             return said
         goal = f"to state a drop of at most {self.max_drop:g}"
-        if self.method == "none":
+        if self.method == "none" and not self.breaks_bound:
             return said
         if self.needed is None:
             return f"{said}; more samples would hardly help {goal}: it is {self.drop:.4g} on these"
@@ -110,7 +123,7 @@ class MetricStatement:
     @property
     def _judged(self) -> str:
         if self.hits is None:
-            return f"{self.name} {self.value:.4f} on {self.samples} samples, {self.drop:.4g} below float"
+            return f"{self.name} {self.value:.4f} on {counted(self.samples, 'sample')}, {self.drop:.4g} below float"
         right = f"{self.name} {self.hits['right']} of {self.hits['of']}"
         return right if "won" not in self.hits else f"{right} ({self.hits['lost']} lost, {self.hits['won']} won)"
 
@@ -126,7 +139,12 @@ class MetricStatement:
 
 
 def state_metric(
-    pairs: Pairs, max_drop: float | None, rng: np.random.Generator, clock: Clock, confidence: float = CONFIDENCE
+    pairs: Pairs,
+    max_drop: float | None,
+    rng: np.random.Generator,
+    clock: Clock,
+    confidence: float = CONFIDENCE,
+    resample: bool = True,
 ) -> MetricStatement:
     """What judged samples say about a metric on new ones.
 
@@ -136,6 +154,7 @@ def state_metric(
         rng: draws.
         clock: seconds; a metric that is too slow for a bootstrap has none.
         confidence: of the limit.
+        resample: a metric that does not count hits may be resampled; without that it has no limit.
     """
     common = (pairs.name, pairs.value, pairs.drop)
     if pairs.hits is not None:
@@ -146,9 +165,10 @@ def state_metric(
             None if max_drop is None else hits_needed(lost / of, won / of, max_drop, pairs.is_agreement, confidence)
         )
         return MetricStatement(*common, limit, confidence, pairs.samples, "exact", counts, needed, max_drop)
-    found = _resampled(pairs, rng, clock, confidence)
+    found = _resampled(pairs, rng, clock, confidence) if resample else "nothing can be said of new samples yet"
     if isinstance(found, str):
-        needed = LEAST_RESAMPLED if pairs.samples < LEAST_RESAMPLED else None
+        is_open = max_drop is None or pairs.drop <= max_drop
+        needed = LEAST_RESAMPLED if pairs.samples < LEAST_RESAMPLED and is_open else None
         return MetricStatement(*common, None, confidence, pairs.samples, "none", None, needed, max_drop, found)
     needed = None
     if max_drop is not None and pairs.drop < max_drop:  # the distance to the limit falls with the square root

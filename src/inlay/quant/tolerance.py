@@ -77,6 +77,7 @@ class Statement:
         share_of_least: of new samples that keep ``least_db``, with the same confidence and no assumption.
         would_show: how many samples like these would state the bound, with or without the assumption; None where that
             is not known, or no number would.
+        mean_db: of those judged; None without any.
     """
 
     limit_db: float | None
@@ -89,6 +90,12 @@ class Statement:
     bound_db: float | None = None
     share_of_least: float = 0.0
     would_show: int | None = None
+    mean_db: float | None = None
+
+    @property
+    def breaks_bound(self) -> bool:
+        """Whether the judged samples themselves are below the bound in the mean: no question of how many there are."""
+        return self.bound_db is not None and self.mean_db is not None and self.mean_db < self.bound_db
 
     @property
     def keeps_bound(self) -> bool | None:
@@ -145,7 +152,8 @@ def state(
     least = float(db[0]) if db.size else None
     free = (1.0 - confidence) ** (1.0 / db.size) if db.size else 0.0  # Wilks: the worst of n, by the n-th power
     enough = _would_show(db, bound_db, share, confidence) or needed
-    return Statement(limit, share, confidence, int(db.size), assumption, least, needed, bound_db, free, enough)
+    mean = float(db.mean()) if db.size else None
+    return Statement(limit, share, confidence, int(db.size), assumption, least, needed, bound_db, free, enough, mean)
 
 
 @cache

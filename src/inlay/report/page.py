@@ -146,7 +146,8 @@ def verdict(result: Mapping[str, Any]) -> str:
     best, given_ms = result["best"], result["baseline"]["latency_ms"]
     unit, estimated = unit_of(facts_of(result)), is_estimate(facts_of(result))
     sure = "" if best.get("confirmed", True) else " (not confirmed in fresh processes)"
-    sure += " (bound not shown for new samples)" if best.get("bound_note") else ""
+    doubt = "below the bound" if best.get("bound_broken") else "bound not shown for new samples"
+    sure += f" ({doubt})" if best.get("bound_note") else ""
     if best["origin"] == ORIGINAL:
         words = str(result["bound"]), str(result.get("undecided") or ""), bool(result.get("not_timed"))
         why = why_kept(*words, bool(best.get("confirmed", True)))
@@ -184,7 +185,8 @@ def accuracy_words(result: Mapping[str, Any]) -> str:
 
 def _new_samples(best: Mapping[str, Any]) -> str:
     """What the samples say about new ones; empty in the results of earlier versions."""
-    unproven = f" The bound is not shown for new samples: {best['bound_note']}." if best.get("bound_note") else ""
+    doubt = "It is below the bound" if best.get("bound_broken") else "The bound is not shown for new samples"
+    unproven = f" {doubt}: {best['bound_note']}." if best.get("bound_note") else ""
     sentences = [(best.get(key) or {}).get("sentence", "") for key in ("statement", "metric_statement")]
     return "".join(f" Of new samples: {sentence}." for sentence in sentences if sentence) + unproven
 

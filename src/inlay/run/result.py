@@ -109,6 +109,7 @@ class Best:
         bound_shown: whether they reach the bound; None where there is nothing to show: without a bound, of float and
             the given model, and of random samples, which show nothing.
         bound_note: why they do not, and what would show it; empty where they do.
+        bound_broken: the judged samples themselves break it.
     """
 
     origin: str
@@ -130,11 +131,13 @@ class Best:
     metric_statement: MetricStatement | None = None
     bound_shown: bool | None = None
     bound_note: str = ""
+    bound_broken: bool = False
 
     @property
     def unproven(self) -> str:
-        """That the bound is not shown for new samples, and why, for the first line; empty where there is no need."""
-        return f"BOUND NOT SHOWN: {self.bound_note}" if self.bound_shown is False else ""
+        """That the bound is broken, or not shown for new samples, and why, for the first line; empty where it is."""
+        word = "BELOW THE BOUND" if self.bound_broken else "BOUND NOT SHOWN"
+        return f"{word}: {self.bound_note}" if self.bound_shown is False else ""
 
     @property
     def verified(self) -> bool:
@@ -160,6 +163,7 @@ class Best:
             "metric_drop": accuracy.drop,
             "verified": self.verified,
             "bound_shown": self.bound_shown,
+            "bound_broken": self.bound_broken,
             "bound_note": self.bound_note,
             "statement": None if self.statement is None else self.statement.as_json(),
             "metric_statement": None if self.metric_statement is None else self.metric_statement.as_json(),

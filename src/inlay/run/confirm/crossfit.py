@@ -214,7 +214,7 @@ def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> 
     best = replace(confirmed.best, statement=found.statement, metric_statement=found.metric)
     bounds = found.bound.min_sqnr_db, found.bound.max_drop
     if bounds != (None, None) and not best.is_float:  # in float there is nothing to show
-        best = replace(best, bound_shown=found.shows, bound_note=str(found))
+        best = replace(best, bound_shown=found.shows, bound_broken=found.breaks, bound_note=str(found))
     return replace(confirmed, best=best)
 
 
@@ -233,8 +233,6 @@ def _of_metric(session: Session, judged: Judged, final: bool) -> MetricStatement
     judge = Judge(judged.reference, judged.samples, bound, session.inputs.metric, confidence=None)
     try:
         pairs = judge.pairs(judged.outputs)
-        if pairs is None or not (final or pairs.hits is not None):
-            return None
-        return state_metric(pairs, bound.max_drop, rng, session.lab.clock)
+        return None if pairs is None else state_metric(pairs, bound.max_drop, rng, session.lab.clock, resample=final)
     except InlayError:  # a metric that takes no samples of several parts
         return None

@@ -183,7 +183,6 @@ class Confirmation:
                 "rates: measure again on a quiet machine"
             )
         confirmed = self._confirmed(best, base, champion, verifier, effort, troubles)
-        known = {base.key, *(e.key for e in contenders)}
         finalists = {e.key: e.file for e in (champion, base, *others)}
         anchors = [self._gain(base, e).value for e in others if e.is_anchor]
         measured = {**measured, **told(base, others, deterministic, reported)}
@@ -199,7 +198,7 @@ class Confirmation:
             measured=measured,
             undecided=undecided,
             finalists=finalists,
-            fell_back=champion.key not in known,
+            fell_back=champion.key not in {base.key, *(e.key for e in contenders)},
             lacks_db=verifier.lacks_db(champion),
             anchor_speedup=max([1.0, *anchors]),
             evidence=verifier.evidence(champion, self.plan.before_writing),
@@ -210,20 +209,19 @@ class Confirmation:
         """That the fastest contender was passed over as the samples do not show its bound; empty where none was."""
         gained = champion.candidate.speedup if champion.candidate.placement else 1.0
         known = [(e, verifier.weighed(e)) for e in contenders if e is not champion and e.candidate.speedup > gained]
-        passed = [(e, f) for e, f in known if f is not None and not f.shows and e.candidate.shown_speedup]
+        passed = [(e, f) for e, f in known if f and not f.shows and not f.breaks and e.candidate.shown_speedup]
         if not passed or (verifier.weighed(champion) or passed[0][1]).rank < passed[0][1].rank:
             return []
         fastest, found = max(passed, key=lambda pair: pair[0].candidate.speedup)
-        gain = f"{fastest.candidate.shown_speedup} in the search"
-        return [unshown(fastest.candidate.trial.proposal.origin, gain, found)]
+        origin, gain = fastest.candidate.trial.proposal.origin, f"{fastest.candidate.shown_speedup} in the search"
+        return [unshown(origin, gain, found)]
 
     def _confirmed(
         self, best: Best, base: Entry, champion: Entry, verifier: Verifier, effort: Effort, troubles: Sequence[str]
     ) -> Confirmed:
         placement = Placement() if best.is_float else champion.candidate.placement
         baseline_ms = float(np.median(base.own_ns)) / 1e6
-        found = (*troubles, *verifier.troubles)
-        each_db = verifier.each_db(champion)
+        found, each_db = (*troubles, *verifier.troubles), verifier.each_db(champion)
         rejected, file = verifier.rejected, champion.file.path
         return Confirmed(best, baseline_ms, file, placement, rejected, effort, found, each_db, champion.key)
 
@@ -244,7 +242,8 @@ class Confirmation:
 
         def prefer(ranked: Sequence[Entry]) -> Entry:
             kept = [e for e in ranked if verifier.keeps(e)]
-            return most_credible(kept, lambda e: verifier.evidence(e, until), _gains) if kept else self._given
+            found = most_credible(kept, lambda e: verifier.evidence(e, until), _gains) if kept else self._given
+            return found if verifier.keeps(found) else self._given  # what is said of new samples may reject it
 
         return prefer
 
@@ -304,6 +303,7 @@ class Confirmation:
         if chosen is not None:
             slower = [e for e in able if e is not chosen and promises[e.key] > 0.0]
             chosen = self._most_credible(chosen, slower, tried, verifier, until)
+            chosen = chosen if verifier.keeps(chosen) else None  # what is said of new samples may reject it
         anchor = next((e for e in quantized if e.is_anchor and e is not chosen), None)
         if anchor is not None and (chosen is None or not self._rivals(anchor, chosen, verifier, until)):
             anchor = None

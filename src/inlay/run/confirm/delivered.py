@@ -194,7 +194,8 @@ def best_of(
 
 def unshown(origin: str, gain: str, found: Evidence) -> str:
     """That a faster model was passed over, for people."""
-    return f"{origin} was faster ({gain}), but its bound is not shown: {found} (inlay select writes it all the same)"
+    lacks = "it is below the bound" if found.breaks else "its bound is not shown"
+    return f"{origin} was faster ({gain}), but {lacks}: {found} (inlay select writes it all the same)"
 
 
 def least_of_sturdy(speedup: float) -> float:

@@ -49,6 +49,11 @@ class Evidence:
         )
 
     @property
+    def breaks(self) -> bool:
+        """Whether the judged samples themselves break the bound: then it is not a matter of how many there are."""
+        return self.statement.breaks_bound or (self.metric is not None and self.metric.breaks_bound)
+
+    @property
     def lacks_db(self) -> float:
         """SQNR that a model needs beyond this one's for its bound to be stated, in dB; 0 where that cannot be told."""
         limit, least = self.statement.limit_db, self.bound.min_sqnr_db
@@ -56,16 +61,18 @@ class Evidence:
         return max(lacking, self.varied_lacks_db if self._varied_too_far else 0.0)
 
     @property
-    def rank(self) -> tuple[float, float, float]:
-        """The larger of two is nearer to its bound: by the limit of the metric, of the SQNR, and by the search."""
+    def rank(self) -> tuple[bool, float, float, float]:
+        """The larger of two is nearer to its bound: by what it breaks, limits of metric and SQNR, and the search."""
         drop = math.inf if self.metric is None or self.metric.most_drop is None else self.metric.most_drop
         limit = -math.inf if self.statement.limit_db is None else self.statement.limit_db
-        return (0.0 if self.bound.max_drop is None else -drop, limit, self.searched_db)
+        return (not self.breaks, 0.0 if self.bound.max_drop is None else -drop, limit, self.searched_db)
 
     def __str__(self) -> str:
         """Why the bound is not shown, and what would show it; empty where it is."""
         if self.shows:
             return ""
+        if self.breaks:
+            return self.broken
         parts = [self._of_sqnr] if self.bound.min_sqnr_db is not None and not self.statement.keeps_bound else []
         if self.bound.max_drop is not None and not (self.metric is not None and self.metric.keeps_bound):
             parts.append(self._of_metric)
@@ -73,6 +80,17 @@ class Evidence:
             lost = f"{self.varied_lacks_db:.1f} dB too much where they are varied"
             judged = f"{counted(self.statement.samples, 'sample')} judged"
             parts.append(f"{judged}, too few to go by, and the model loses {lost}")
+        return "; ".join(parts)
+
+    @property
+    def broken(self) -> str:
+        """What the judged samples themselves break; empty where they break nothing."""
+        parts, said, metric = [], self.statement, self.metric
+        if said.breaks_bound:
+            of = "SQNR of 1 sample" if said.samples == 1 else f"mean SQNR of {said.samples} samples, judged one by one,"
+            parts.append(f"the {of} is {said.mean_db:.1f} dB, below the {said.bound_db:g} dB asked")
+        if metric is not None and metric.breaks_bound:
+            parts.append(f"{metric.name} falls {metric.fallen}, more than the {metric.max_drop:g} asked")
         return "; ".join(parts)
 
     @property
@@ -113,7 +131,7 @@ def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None]
         evidence: what is known of one; None where there is nothing to show.
         gains: whether one is worth having for its speed alone: what is not is never taken for its accuracy.
     """
-    nearest: tuple[tuple[float, float, float], T] | None = None
+    nearest: tuple[tuple[bool, float, float, float], T] | None = None
     for each in offered:
         found = evidence(each)
         if found is None or found.shows:

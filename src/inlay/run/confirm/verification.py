@@ -157,9 +157,9 @@ class Verifier:
     def keeps(self, entry: Entry) -> bool:
         """Whether a contender keeps the bound on the unseen samples, as far as there are some."""
         reference = self._reference
-        if reference is None or self._unseen is None:
-            return True
         if entry.key not in self._known:
+            if reference is None or self._unseen is None:
+                return True
             if self._longest_s and not self._deadline.fits(self._longest_s):
                 return False
             begun = self._deadline.clock()
@@ -196,8 +196,17 @@ class Verifier:
                 lacking = self.lacks_db(entry) if found.statement.samples < FEW else 0.0
                 searched_db = 0.0 if searched is None else searched.sqnr_db
                 found = replace(found, varied_lacks_db=lacking, searched_db=searched_db)
+                if found.breaks:
+                    self._reject(entry, found)
             self._evidence[entry.key] = found
         return self._evidence[entry.key]
+
+    def _reject(self, entry: Entry, found: Evidence) -> None:
+        """Keep a contender no longer: samples that had no part in its ranges break its bound."""
+        db = 0.0 if found.statement.mean_db is None else found.statement.mean_db
+        known = Accuracy(False, db, samples=found.statement.samples, reason=found.broken)
+        self._known[entry.key] = known
+        self._rejected.append(Rejected(entry.candidate, known))
 
     def weighed(self, entry: Entry) -> Evidence | None:
         """What is known of a contender already."""
