@@ -57,6 +57,8 @@ class _Ray:
     ) -> None:
         self.cpus, self.failing, self.versions, self.gone, self.sound = cpus, failing, versions, gone, sound
         self.actors, self.killed, self.calls = list[Helper](), 0, list[int]()
+        self.exceptions = SimpleNamespace(RayError=_Lost)
+        self.starting: Exception | None = None  # what the first answer of an actor raises
 
     def available_resources(self) -> dict[str, float]:
         return {"CPU": self.cpus} if self.cpus else {}
@@ -65,6 +67,8 @@ class _Ray:
         return data
 
     def get(self, answer: Any) -> Any:
+        if self.starting is not None:
+            raise self.starting
         return answer.result() if isinstance(answer, Future) else answer
 
     def wait(self, answers: Sequence[Future[Any]], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
@@ -166,6 +170,34 @@ def test_other_versions_and_busy_clusters_do_not_help(tmp_path: Path, monkeypatc
         assert observed(ray, tmp_path / name, monkeypatch, said) == alone
         assert not ray.calls
         assert ray.killed == len(ray.actors)
+    (told,) = said
+    assert told.startswith("2 processors of the cluster do not help: they have Inlay and ONNX Runtime 0.0 and 0.0, not")
+
+
+def test_helpers_that_do_not_start_are_named_and_mistakes_are_raised() -> None:
+    said: list[str] = []
+    ray = _Ray(2)
+    ray.starting = _Lost("no space left on its node\nand more")
+    with crew(cast(Any, ray), None, said.append) as hands:
+        assert hands is not None
+        assert hands.width == 0
+    assert said == ["2 processors of the cluster do not help: no space left on its node"]
+    ray.starting = NameError("name 'helper' is not defined")
+    with crew(cast(Any, ray), None, said.append) as hands, pytest.raises(NameError):
+        print(cast(Any, hands).width)
+
+
+def test_what_fails_in_a_helper_alone_is_told() -> None:
+    error = RuntimeError("in the actor")
+    error.cause = TypeError("'NoneType' object is not iterable")  # type: ignore[attr-defined]  # as Ray's has it
+    said: list[str] = []
+    with (
+        crew(_Ray(2, failing=error, sound=0), None, said.append) as hands,
+        helped(lambda: contextlib.nullcontext(hands), 1e9),
+    ):
+        assert [o.result() for o in each(abs, [(-n,) for n in range(2)])] == [0, 1]
+    failed = "a helper of the cluster failed, and its work is done here: TypeError: 'NoneType' object is not iterable"
+    assert {*said[1:]} == {failed}
 
 
 def test_with_ray_itself_a_run_ends_as_one_without_though_a_helper_is_killed(

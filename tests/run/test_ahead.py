@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from inlay.errors import RunFailed
 from inlay.measure.ahead import Built
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.run.ahead import Ahead
@@ -86,6 +87,17 @@ def test_what_is_built_is_taken(ahead: Ahead, one: One) -> None:
     one.asked[B].set_result(built)
     assert ahead.take(B) is built
     assert ahead.take(B) is None, "once"
+
+
+def test_what_fails_is_left_to_the_device_and_mistakes_are_raised(ahead: Ahead, one: One) -> None:
+    ahead.begin(A, upcoming(1, 2))
+    for key in (B, C):
+        one.asked[key].set_running_or_notify_cancel()
+    one.asked[B].set_exception(RunFailed("no such kernel"))
+    one.asked[C].set_exception(AttributeError("'NoneType' object has no attribute 'run'"))
+    assert ahead.take(B) is None
+    with pytest.raises(AttributeError, match="NoneType"):
+        ahead.take(C)
 
 
 def test_what_is_not_likely_any_more_makes_room(ahead: Ahead, one: One) -> None:

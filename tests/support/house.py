@@ -238,3 +238,49 @@ def _stated_names(tree: ast.Module) -> set[str] | None:
             value = getattr(node, "value", None)
             return set(ast.literal_eval(value)) if value is not None else set()
     return None
+
+
+# --- what is caught ---------------------------------------------------------------------------------------------------
+
+_ANYTHING = frozenset({"Exception", "BaseException"})
+_MISTAKES = frozenset({"AttributeError", "NameError", "TypeError", "UnboundLocalError"})
+"""What mistakes in code raise, whoever wrote it."""
+
+
+def swallowed(root: Path) -> list[str]:
+    """Where what a mistake in code raises may vanish, each as ``model/load.py: _schema (TypeError)``.
+
+    That is so where it is caught and neither raised again nor looked at: what is caught as anything at all, or by name.
+    """
+    found = []
+    for name in files(root):
+        tree = ast.parse((root / name).read_text(encoding="utf8"))
+        for within, caught in _caught(tree, "module"):
+            kinds = sorted(caught & (_ANYTHING | _MISTAKES))
+            found += [f"{name}: {within} ({kind})" for kind in kinds]
+    return [*dict.fromkeys(found)]
+
+
+def _caught(node: ast.AST, within: str) -> Iterator[tuple[str, frozenset[str]]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ExceptHandler) and not _is_heard(child):
+            yield within, _classes(child.type) if child.type is not None else frozenset({"BaseException"})
+        if isinstance(child, ast.Call) and "suppress" in _classes(child.func):
+            yield within, frozenset[str]().union(*map(_classes, child.args))
+        named = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        yield from _caught(child, child.name if named else within)  # type: ignore[attr-defined]
+
+
+def _is_heard(handler: ast.ExceptHandler) -> bool:
+    """Whether what is caught is raised again, or its text or class goes on."""
+    nodes = [node for statement in handler.body for node in ast.walk(statement)]
+    return any(
+        isinstance(node, ast.Raise) or (isinstance(node, ast.Name) and node.id == (handler.name or ""))
+        for node in nodes
+    )
+
+
+def _classes(node: ast.expr) -> frozenset[str]:
+    if isinstance(node, ast.Tuple):
+        return frozenset[str]().union(*map(_classes, node.elts))
+    return frozenset({node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""})

@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cached_property
@@ -16,7 +16,7 @@ from inlay.errors import InlayError
 from inlay.farm import policy
 from inlay.farm.helper import VERSIONS, Helper, Piece, Sent
 from inlay.farm.parcels import Parcel, model_parcels
-from inlay.farm.remote import Tell
+from inlay.farm.remote import Tell, losses
 from inlay.model.hands import HandLost, Hands, Stored
 from inlay.targets.base import Artifact
 
@@ -47,11 +47,19 @@ class Crew:
     def _actors(self) -> Sequence[Any]:
         """Those that are there soon, with the same versions as here."""
         there, _ = self._ray.wait([*self._hellos], num_returns=len(self._hellos), timeout=policy.HELPER_WAIT_S)
-        found = []
+        found, absent = [], Counter[str]()
         for hello in there:
-            with contextlib.suppress(Exception):  # of any kind: it could not start on its node
-                if tuple(self._ray.get(hello)) == VERSIONS:
-                    found.append(self._hellos[hello])
+            try:
+                versions = tuple(self._ray.get(hello))
+            except losses(self._ray) as error:
+                absent[str(error).partition("\n")[0]] += 1
+                continue
+            if versions == VERSIONS:
+                found.append(self._hellos[hello])
+            else:
+                absent[f"they have Inlay and ONNX Runtime {' and '.join(versions)}, not {' and '.join(VERSIONS)}"] += 1
+        for why, count in absent.items():
+            self._tell(f"{count} processors of the cluster do not help: {why}")
         if len(found) > 1:  # one alone is asked nothing
             self._tell(f"{len(found)} helpers of the cluster prepare the model")
         return found
@@ -88,6 +96,8 @@ class Crew:
         if error is None:
             answer.set_result(done.result())
             return
+        if cause is not None and not isinstance(cause, InlayError):  # done again here, it may not fail
+            self._tell(f"a helper of the cluster failed, and its work is done here: {type(cause).__name__}: {cause}")
         answer.set_exception(cause if isinstance(cause, InlayError) else HandLost(str(error).partition("\n")[0]))
 
     def _lose(self, number: int) -> None:
@@ -159,10 +169,10 @@ def crew(ray: Any, root: str | None, tell: Tell) -> Iterator[Hands | None]:
         yield Crew(ray, actors, tell)
     finally:
         for actor in actors:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(*losses(ray)):
                 actor.close.remote()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(*losses(ray)):
             ray.wait([actor.hello.remote() for actor in actors], num_returns=len(actors), timeout=policy.END_LIMIT_S)
         for actor in actors:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(*losses(ray)):
                 ray.kill(actor)

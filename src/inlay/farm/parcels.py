@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 
 from inlay.data.workload import load_workload
 from inlay.errors import TargetError
@@ -106,7 +107,7 @@ def _external(path: Path, data: bytes, folder: str) -> Iterator[Parcel]:
         return
     try:
         model = onnx.load_model_from_string(data)
-    except Exception:  # a runtime's own format: the parser raises errors of many types
+    except DecodeError:  # a runtime's own format
         return
     for tensor in tensors_of([model.graph]):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:

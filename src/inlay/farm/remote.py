@@ -30,6 +30,11 @@ Tell = Callable[[str], None]
 _GOES_ON = "give the same command when a node announces it: a tune goes on with what was measured"
 
 
+def losses(ray: Any) -> tuple[type[BaseException], ...]:
+    """What Ray raises where an actor, its node or the connection is gone."""
+    return (ray.exceptions.RayError, ConnectionError, RuntimeError)
+
+
 class DeviceLost(Exception):
     """The actor ended before it answered: its process, its node, or the connection to it."""
 
@@ -113,15 +118,19 @@ class RemoteDevice:
         self._known.clear()
         self.generation += 1
         if actor is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(*losses(self._ray)):
                 self._ray.kill(actor)
 
     def close(self) -> None:
         """End the actor in order, so that nothing of it stays on its machine; there will be no other."""
         self._closed = True
         if self._actor is not None:
-            with contextlib.suppress(Exception):
+            try:
                 self._ray.get(self._actor.close.remote(), timeout=policy.END_LIMIT_S)
+            except self._ray.exceptions.RayTaskError as error:
+                self._tell(f"device {self.resource} did not end in order: {error.cause!r}")
+            except losses(self._ray):  # it has ended
+                pass
             self.drop_actor()
 
     def _check_in(self) -> None:

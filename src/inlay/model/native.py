@@ -114,10 +114,11 @@ class NativeSession:
             # computes must not depend on the processor
             options.add_session_config_entry("session.x64quantprecision", "1")
             options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
-            with contextlib.suppress(Exception):  # where activations are int8, no kernel takes such weights
-                built = ort.InferenceSession(model, options, providers, disabled_optimizers=list(_BESIDE_WIDENING))
-            options.graph_optimization_level = level[optimize]
         try:
+            if options.graph_optimization_level == levels.ORT_ENABLE_EXTENDED:
+                with contextlib.suppress(*_refusals()):  # where activations are int8, no kernel takes such weights
+                    built = ort.InferenceSession(model, options, providers, disabled_optimizers=list(_BESIDE_WIDENING))
+                options.graph_optimization_level = level[optimize]
             self._session: ort.InferenceSession = built or ort.InferenceSession(model, options, providers)
         except Exception as error:  # the binding raises several unrelated types
             raise CompileFailed(f"ONNX Runtime cannot build the model: {runtime_message(error)}") from error
@@ -130,6 +131,13 @@ class NativeSession:
             return dict(zip(self.outputs, self._session.run(None, dict(feed)), strict=True))
         except Exception as error:  # as above
             raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
+
+
+def _refusals() -> tuple[type[BaseException], ...]:
+    """What the runtime raises where it cannot build a model: the binding's own classes have no common base."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as binding
+
+    return (binding.Fail, binding.InvalidGraph, binding.NotImplemented, binding.RuntimeException, RuntimeError)
 
 
 def multiplies_integers(graph: onnx.GraphProto) -> bool:

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError
 
 from inlay.model.serialize import proto_with
 
@@ -156,8 +157,8 @@ def external_bytes(proto: onnx.ModelProto) -> int:
 def model_bytes(path: Path) -> int:
     """Bytes of a model with all that it refers to, as a file of its own; of the file alone where that is no ONNX."""
     try:
-        referred = external_bytes(onnx.load(str(path), load_external_data=False))
-    except Exception:  # a runtime's own format: the parser raises errors of many types
+        referred = external_bytes(onnx.load_model_from_string(path.read_bytes()))
+    except (DecodeError, ValueError):  # a runtime's own format, or sizes that are no numbers
         referred = 0
     return path.stat().st_size + referred
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as NoAnswer  # the built-in one from Python 3.11 on
 from pathlib import Path
 
 from inlay.errors import InlayError
@@ -91,7 +92,7 @@ class Ahead:
             return None
         try:
             found = asked.result(self._patience_s())
-        except Exception:  # of any kind, a time-out among them: the device finds out
+        except (InlayError, OSError, NoAnswer, CancelledError):  # the device finds out
             asked.cancel()
             return None
         self.used += 1

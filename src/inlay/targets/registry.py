@@ -6,12 +6,13 @@ import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from inlay.errors import TargetError, UsageError
+from inlay.errors import InlayError, TargetError, UsageError
 from inlay.targets.base import OptionValue, OwnPrecision, Target, TargetSpec, is_estimate
 
 if TYPE_CHECKING:
@@ -36,12 +37,26 @@ def _installed(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
     return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
 
 
+@contextlib.contextmanager
+def _mistakes_told(name: str) -> Iterator[None]:
+    """A target that cannot be made here must not stop the run of another; a mistake in its code is a warning."""
+    try:
+        yield
+    except InlayError:  # its runtime is not installed, or it needs options
+        pass
+    except Exception as error:  # the code of another package
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(
+            f"what target {name} writes into models is not known here: its code fails with {said}", stacklevel=2
+        )
+
+
 @lru_cache(maxsize=1)
 def known_rewrites() -> tuple[Rewrite[Any], ...]:
     """The rewrites of every installed target: a model read back may have been written for any of them."""
     found: dict[str, Rewrite[Any]] = {}
     for name in available():
-        with contextlib.suppress(Exception):  # a target that cannot be loaded here must not stop the run of another
+        with _mistakes_told(name):
             found.update((r.digest, r) for r in create(TargetSpec(name)).rewrites())
     return tuple(found.values())
 
@@ -51,7 +66,7 @@ def known_operators() -> tuple[IntegerOperator, ...]:
     """The operators on integers of every installed target's runtime, as rows."""
     found: dict[tuple[str, str], IntegerOperator] = {}
     for name in available():
-        with contextlib.suppress(Exception):  # as in known_rewrites
+        with _mistakes_told(name):
             rows = getattr(create(TargetSpec(name)), "integer_operators", tuple)
             found.update(((r.domain, r.op_type), r) for r in rows())
     return tuple(found.values())

@@ -15,8 +15,14 @@ _BLOCK = 1 << 20
 
 
 def weight_bytes(path: Path) -> int:
-    """Bytes of a model's file and of the data outside it. Raises what ``onnx.load`` does."""
-    model = onnx.load(path, load_external_data=False)
+    """Bytes of a model's file and of the data outside it.
+
+    Raises:
+        OSError: it cannot be read.
+        DecodeError: it is not ONNX.
+        ValueError: a size in it is no number.
+    """
+    model = onnx.load_model_from_string(path.read_bytes())
     outside = (int(e.value) for t in model.graph.initializer for e in t.external_data if e.key == "length")
     return path.stat().st_size + sum(outside)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnxruntime as ort
+from google.protobuf.message import DecodeError
 
 from inlay.errors import CompileFailed, UsageError
 from inlay.files import scratch
@@ -175,7 +176,7 @@ class OrtCpuTarget:
 def _is_small(model: Path) -> bool:
     try:
         return weight_bytes(model) <= LIMIT_BYTES
-    except Exception:  # whatever is wrong with the file, the runtime's own message is the one to show
+    except (OSError, DecodeError, ValueError):  # the runtime's own message on the file is the one to show
         return False
 
 

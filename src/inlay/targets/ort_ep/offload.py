@@ -14,12 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError, EncodeError
 
 from inlay.targets.base import QDQ_KINDS, KernelTime
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _ABSORBED = frozenset({"Relu", "Clip"})
 
+_UNKNOWN_SHAPES = onnx.shape_inference.InferenceError, RuntimeError, ValueError, DecodeError, EncodeError
+"""What shape inference raises on models that it does not understand, or that are too large."""
 HOST_BYTE = 16.0
 """Points of a byte on the host or in float: of 32 bits each, 64 times those of an integer of 8 bits on the NPU, so that
 few float operators outweigh many conversions."""
@@ -160,7 +163,7 @@ class _Sizes:
 def _elements(proto: onnx.ModelProto) -> _Sizes:
     try:
         graph = onnx.shape_inference.infer_shapes(proto).graph
-    except Exception:  # of several types; a value whose shape is not known counts as empty
+    except _UNKNOWN_SHAPES:  # a value whose shape is not known counts as empty
         graph = proto.graph
     counts, width, floats = {}, {}, set()
     for value in (*graph.input, *graph.value_info, *graph.output):
