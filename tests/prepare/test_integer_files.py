@@ -30,6 +30,7 @@ from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
 from inlay.testing.models import recurrent_model
 from inlay.types import Placement, Port, QType
+from tests.support.detectors import detector, images
 from tests.support.fixtures import MakeWorkspace
 from tests.support.runtime_quantizer import quantize_by_runtime, quantize_dynamically
 
@@ -299,8 +300,28 @@ def test_a_model_may_differ_as_it_does_from_itself(tmp_path: Path, gain: float) 
     feed = {"x": np.random.default_rng(0).normal(0, 4, 64).astype(np.float32)}
     store = WeightStore(tmp_path)
     given = model(1.0, "Relu")
-    assert module._first_difference(given, model(1.0 + 2**-20, "Relu"), store, feed) == ""
-    assert "held" in module._first_difference(given, model(1.0, "Neg"), store, feed)
+    own = ir.from_proto(given)
+    assert module._first_difference(own, given, model(1.0 + 2**-20, "Relu"), store, feed) == ""
+    assert "held" in module._first_difference(own, given, model(1.0, "Neg"), store, feed)
+
+
+def test_a_lost_part_of_an_output_is_a_difference(tmp_path: Path) -> None:
+    """Scores beside boxes of thousands of pixels: over the whole output nobody would see that they are gone."""
+    given = detector("joined", pixels=4096)
+    lost = onnx.ModelProto()
+    lost.CopyFrom(given)
+    (join,) = [n for n in lost.graph.node if n.op_type == "Concat"]
+    (scores,) = [n for n in lost.graph.node if n.output[0] == join.input[1]]
+    assert scores.op_type == "Sigmoid"
+    scores.op_type = "Floor"
+    lost.graph.node.insert([*lost.graph.node].index(join), helper.make_node("Relu", [join.input[1]], ["floored"]))
+    join.input[1] = "floored"
+    feed, store = {"images": images(1, 1)}, WeightStore(tmp_path)
+    want, got = (run_reference(m, feed)["out"] for m in (given, lost))
+    assert sqnr(want, got) > module.SAME_DB, "negative control: the whole output says nothing"
+    own = ir.from_proto(given)
+    assert module._first_difference(own, given, given, store, feed) == ""
+    assert scores.output[0] in module._first_difference(own, given, lost, store, feed)
 
 
 def test_a_file_on_integers_may_differ_as_it_does_with_other_last_bits_of_its_scales(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import onnx
@@ -13,13 +14,14 @@ import pytest
 from inlay import api
 from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.cli.render import quantized
-from inlay.data import Samples, bound, input_specs, random_samples, tuned_sizes
+from inlay.data import AUTO_MASK, Samples, bound, input_specs, random_samples, tuned_sizes
 from inlay.errors import UsageError
 from inlay.model.load import load
 from inlay.model.pinned import random_operators
 from inlay.model.reference import Session
-from inlay.prepare.form_noise import worst_db
-from inlay.prepare.model import prepare
+from inlay.prepare.form_noise import FormNoise
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.quant.accuracy import Judge
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.sensitivity import sensitivity
 from inlay.targets.onnxruntime.target import capabilities_for
@@ -50,9 +52,12 @@ def test_another_shape_is_all_noise_and_is_told_from_little_noise(tmp_path: Path
 
 
 def test_the_noise_of_forms_is_all_noise_in_another_shape() -> None:
-    want = [{"y": np.ones((1, 4))}, {"y": np.ones((1, 6))}]
-    assert worst_db(want, [{"y": np.ones((1, 4))}, {"y": np.ones((1, 5))}]) == -300.0
-    assert worst_db(want, [{"y": np.full((1, 4), 1.1)}, {"y": np.full((1, 6), 1.1)}]) == pytest.approx(20.0)
+    feeds = sentences(2)
+    want = [{"audio": np.arange(4.0)[None]}, {"audio": np.arange(6.0)[None]}]
+    judge = Judge.of_model(ir.from_proto(voice()), feeds, want, AUTO_MASK)
+    noise = FormNoise(cast(PreparedModel, None), [], {}, feeds, judge)
+    assert noise._db([{"audio": np.arange(4.0)[None]}, {"audio": np.arange(5.0)[None]}]) == -300.0
+    assert noise._db([{"audio": 1.1 * y["audio"]} for y in want]) == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])

@@ -64,6 +64,22 @@ def test_the_loss_that_is_told_is_the_runtimes() -> None:
     assert f"{found.sqnr_db:.1f} dB" in str(found)
 
 
+def test_the_loss_that_is_told_is_that_of_the_worst_part() -> None:
+    """Of what is joined into one output, of which one is far larger."""
+    n = FloatNet(3)
+    x = n.conv("x", 3, 8)
+    root = n.op("Sqrt", [n.op("Abs", [n.op("Sub", [x, n.op("ReduceMean", [x], axes=[1], keepdims=1)])])])
+    large = n.op("Mul", [n.op("Sigmoid", [n.conv("x", 3, 4)]), n.const(np.float32(320))])
+    joined = n.op("Concat", [large, n.op("Sigmoid", [n.conv(root, 8, 2)])], axis=1)
+    model, feeds = taken_apart(n.model({joined: [1, 6, 16, 16]})), samples(4)
+    measured, found = with_measured_ranges(model, feeds)
+    (want,), (got,) = (np.stack([run_ort(m, f) for f in feeds], axis=1) for m in (model, measured))
+    assert np.array_equal(want[:, :, :4], got[:, :, :4])
+    scores_db = sqnr(want[:, :, 4:], got[:, :, 4:])
+    assert found.sqnr_db == pytest.approx(scores_db, abs=0.5)
+    assert sqnr(want, got) > scores_db + 5.0, "negative control: over the whole output it is another figure"
+
+
 def test_ranges_are_those_of_all_samples() -> None:
     """Larger inputs in one sample more: what is measured grows, what the model states does not."""
     model = taken_apart(normalized())

@@ -16,12 +16,11 @@ from inlay.calibrate.rounding_cost import rounding_seconds
 from inlay.calibrate.scorer import ExactOutputs, Score, TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of
 from inlay.calibrate.weight_rounding import only, round_weights, weights_alone
-from inlay.data import Feed, Samples, evenly_spaced
+from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
-from inlay.model.joins import joined
 from inlay.prepare.model import PreparedModel
-from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.accuracy import Judge
 from inlay.quant.calibrator import Observed
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.observers import STRESS, Method
@@ -176,8 +175,7 @@ class TableSearch:
 
     def _judge(self, feeds: Sequence[Feed]) -> Judge:
         """Compares with the float model on ``feeds``. Raises CompileFailed, RunFailed."""
-        samples = Samples(tuple(feeds), "feeds", "calibration", mask=self.observed.mask)
-        return Judge(self.exact.of(feeds), joined(samples, self.prepared.file.model), Bound(), confidence=None)
+        return Judge.of_model(self.prepared.file.model, feeds, self.exact.of(feeds), self.observed.mask)
 
     def restricted(
         self,

@@ -23,7 +23,7 @@ from itertools import islice
 import numpy as np
 import onnx_ir as ir
 
-from inlay.data import AUTO_MASK, Feed, Padding
+from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.model.graph import Graph
@@ -33,10 +33,10 @@ from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession, run_visibly
 from inlay.prepare.channel_scales import Channels, best_scales
-from inlay.prepare.form_noise import Disturbed, Form, FormNoise, Question, is_dynamic, worst_db
+from inlay.prepare.form_noise import Disturbed, Form, FormNoise, Question, is_dynamic
 from inlay.prepare.model import PreparedModel, index
 from inlay.prepare.product_inputs import ProductInput, matter, product_inputs, weight_of
-from inlay.quant.accuracy import Outputs
+from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.positions import find_positions
 from inlay.space.recipe import Recipe
 from inlay.targets.base import Capabilities
@@ -123,12 +123,13 @@ def find_scales(
             scales = {one.value: scale for one, found in best if (scale := found.result()) is not None}
             if not scales:
                 return Evened(in_time=bool(searching.left), model=prepared)
-            noise = FormNoise(prepared, inputs, arrays, judged_on, exact, Padding.of(judged_on, exact, mask))
+            judge = Judge.of_model(prepared.file.model, judged_on, exact, mask)
+            noise = FormNoise(prepared, inputs, arrays, judged_on, judge)
+            first = Judge.of_model(prepared.file.model, feeds[:1], outputs[:1], mask)
 
             def evened(used: Scales) -> tuple[PreparedModel, float]:
                 changed, shown = _evened(prepared, used, target, feeds[0], nodes, recipe)
-                padding = Padding.of(feeds[:1], outputs[:1], mask)
-                return changed, worst_db(padding.without_each(outputs[:1]), padding.without_each([shown]))
+                return changed, first.judge([shown]).sqnr_db
 
             return _that_help(noise, scales, evened, deadline, soon)
     except TargetError:

@@ -9,12 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
-from inlay.data import Feed, Padding
+from inlay.data import Feed
 from inlay.model.hands import Stored, each
 from inlay.model.reference import outputs_of
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.product_inputs import ProductInput
-from inlay.quant.accuracy import Outputs, sqnr_db
+from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.emit import Emitter
 from inlay.quant.observers import Range
 from inlay.quant.qparams import QParamsTable
@@ -43,16 +43,14 @@ class FormNoise:
         inputs: what the products read.
         arrays: samples of these values, channels last, whose ranges static products have.
         feeds: other samples, which judge.
-        exact: by value, the outputs of the float model for each of them, with their padding.
-        padding: of the same.
+        judge: compares with the float model on them.
     """
 
     prepared: PreparedModel
     inputs: Sequence[ProductInput]
     arrays: Mapping[str, Sequence[np.ndarray]]
     feeds: Sequence[Feed]
-    exact: Sequence[Outputs]
-    padding: Padding
+    judge: Judge
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -94,7 +92,7 @@ class FormNoise:
         return self._db(outputs_of(disturbed.model(form, factors), self.feeds, briefly=True))
 
     def _db(self, got: Sequence[Outputs]) -> float:
-        return worst_db(self.padding.without_each(self.exact), self.padding.without_each(got))
+        return self.judge.judge(got).sqnr_db
 
     def _range(self, value: str, scales: Sequence[float] | None) -> Range:
         """Of all elements of an activation, once its channels are divided by ``scales``."""
@@ -149,16 +147,3 @@ class Disturbed:
 def is_dynamic(prepared: PreparedModel) -> bool:
     """Whether the target has dynamic products."""
     return any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)
-
-
-def worst_db(want: Sequence[Outputs], got: Sequence[Outputs]) -> float:
-    """SQNR in dB over all samples of the worst output that ``want`` has; infinite where it has none.
-
-    Outputs of another shape are all noise.
-    """
-    found = []
-    for name in want[0] if want else ():
-        pairs = [(a[name].astype(np.float64), b[name]) for a, b in zip(want, got, strict=True)]
-        noise = sum(float(np.square(a - b).sum()) if a.shape == b.shape else np.inf for a, b in pairs)
-        found.append(sqnr_db(sum(float(np.square(a).sum()) for a, _ in pairs), noise))
-    return min(found, default=np.inf)

@@ -11,15 +11,17 @@ import onnx_ir as ir
 
 from inlay.errors import InlayError, Late, ModelError, TargetError
 from inlay.model.graph import Graph, build_graph
+from inlay.model.joins import joins_of
 from inlay.model.load import ModelFile
 from inlay.model.passes.constants import with_constants
 from inlay.model.passes.opset import QDQ_OPSET
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import ConstantEvaluator, Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
-from inlay.quant.accuracy import sqnr_db
+from inlay.quant.accuracy import Outputs, sqnr_db
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract, is_ours
+from inlay.quant.parts import Parts
 from inlay.quant.plain.form import is_quantized, known_integer
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.saturation import Form, reached
@@ -93,7 +95,7 @@ def take_apart(
         settled = found.settled(_forms(found, store, feeds) if forms is None else forms)
         if forms is not None:
             return settled
-        difference = _first_difference(given, _written(settled, store), store, feeds[0])
+        difference = _first_difference(file.model, given, _written(settled, store), store, feeds[0])
         if not difference:
             return settled
         why = f"written from its parts, the model would compute something else: {difference}"
@@ -188,35 +190,61 @@ def _computed(
             yield session.run(feed)
 
 
-def _first_difference(given: onnx.ModelProto, written: onnx.ModelProto, store: WeightStore, feed: Feed) -> str:
-    """The first value in which ``written`` differs from ``given``; empty where the outputs agree."""
-    outputs = [o.name for o in given.graph.output]
-    differing = _differing(given, written, outputs, store, feed)
+def _first_difference(
+    model: ir.Model, given: onnx.ModelProto, written: onnx.ModelProto, store: WeightStore, feed: Feed
+) -> str:
+    """The first value in which ``written`` differs from ``given``; empty where the outputs agree, and all their parts.
+
+    Args:
+        model: the same as ``given``.
+        given: the file.
+        written: from its parts.
+        store: has the weights of both.
+        feed: what they are run on.
+    """
+    names = [o.name for o in given.graph.output]
+    outputs = _run(given, names, store, feed)
+    parts = Parts.of([outputs], joins_of(model, feed))
+
+    def divided(values: Outputs) -> dict[str, np.ndarray]:
+        return {**values, **parts.split(values)}
+
+    differing = _differing(divided(outputs), divided(_run(written, names, store, feed)))
     if not differing:
         return ""
-    own = _own_db(given, outputs, store, feed)
-    if all(db >= max(own[v] - OWN_DB, LEAST_DB) for v, db in differing.items()):
+    first, second = (divided(_run(m, names, store, feed)) for m in (given, _nudged(given, store)))
+    own = {v: _similarity(first[v], second[v]) for v in differing}
+    if all(db >= _least_db(own[v], v in parts.names) for v, db in differing.items()):
         return ""
     ours = {v for n in written.graph.node for v in n.output}
     shared = [v for n in given.graph.node for v in n.output if v in ours]
     for start in range(0, len(shared), VALUES_AT_ONCE):
-        for value, db in _differing(given, written, shared[start : start + VALUES_AT_ONCE], store, feed).items():
+        some = shared[start : start + VALUES_AT_ONCE]
+        for value, db in _differing(*(_run(m, some, store, feed) for m in (given, written))).items():
             return f"the first value that differs is {value} ({db:.1f} dB)"
-    return f"output {outputs[0]} differs"
+    return f"output {min(differing, key=lambda v: differing[v] - own[v])} differs"
 
 
-def _differing(
-    given: onnx.ModelProto, written: onnx.ModelProto, values: Sequence[str], store: WeightStore, feed: Feed
-) -> dict[str, float]:
-    """SQNR of those of ``values`` that differ, in their order."""
-    wanted = Session(with_outputs(given, values), store, fuse_qdq=False, briefly=True).run(feed)
-    got = Session(with_outputs(written, values), store, fuse_qdq=False, briefly=True).run(feed)
-    found = {v: _similarity(wanted[v], got[v]) for v in values}
+def _run(model: onnx.ModelProto, values: Sequence[str], store: WeightStore, feed: Feed) -> dict[str, np.ndarray]:
+    found = Session(with_outputs(model, values), store, fuse_qdq=False, briefly=True).run(feed)
+    return {value: found[value] for value in values}
+
+
+def _differing(wanted: Outputs, got: Outputs) -> dict[str, float]:
+    """SQNR of those values that differ, in their order."""
+    found = {v: _similarity(want, got[v]) for v, want in wanted.items()}
     return {v: db for v, db in found.items() if db < SAME_DB}
 
 
-def _own_db(model: onnx.ModelProto, outputs: Sequence[str], store: WeightStore, feed: Feed) -> dict[str, float]:
-    """SQNR of a model's outputs against those with its vectors (such as biases) and scales changed in the last bits.
+def _least_db(own_db: float, is_part: bool) -> float:
+    """What a value must have that has ``own_db`` with other last bits. Part of an output may be noise in the file."""
+    if is_part and own_db < LEAST_DB:
+        return own_db - OWN_DB
+    return max(own_db - OWN_DB, LEAST_DB)
+
+
+def _nudged(model: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto:
+    """A model with its vectors (such as biases) and scales changed in the last bits.
 
     Files whose operators work on integers may have no vectors of floats: their scales decide what lies on an edge.
     Where biases are added to integers, as the first dynamic quantizers do, they are rounded up rather than down: what
@@ -233,8 +261,7 @@ def _own_db(model: onnx.ModelProto, outputs: Sequence[str], store: WeightStore, 
             tensor.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(1 + 2.0**-22), tensor.name))
     for node in _integer_biases(nudged.graph):
         node.op_type = "Ceil"
-    first, second = (Session(m, store, fuse_qdq=False, briefly=True).run(feed) for m in (model, nudged))
-    return {v: _similarity(first[v], second[v]) for v in outputs}
+    return nudged
 
 
 def _integer_biases(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -21,9 +21,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from inlay.data import Padding, Samples
+from inlay.data import Feed, Padding, Samples
 from inlay.errors import DataError, InlayError, ModelError, UsageError
+from inlay.model.joins import joined
 from inlay.model.user_code import TRAVELS, user_function
 from inlay.quant.metric_limits import Pairs
 from inlay.quant.metrics import AGREEMENTS, Agreement, changes, energies, hits_of, top1
@@ -127,6 +129,12 @@ class Judge:
         self.silent = _silent(self._divided)
         self._decisions = frozenset(n for n, y in first.items() if _decides(y.dtype))
         self.float_metric = self._metric_of(reference)
+
+    @classmethod
+    def of_model(cls, model: ir.Model, feeds: Sequence[Feed], reference: Sequence[Outputs], mask: str) -> Judge:
+        """What says how far others are from ``model``, whose outputs for ``feeds`` these are, without any bound."""
+        samples = joined(Samples(tuple(feeds), "feeds", "samples", mask=mask), model)
+        return cls(reference, samples, Bound(), confidence=None)
 
     def refuse_idle_bound(self) -> None:
         """Raise UsageError where a metric that is not negative would have to fall below 0 to break the constraint."""

@@ -8,13 +8,14 @@ it 8-bit integers, as a quantizer of all operators would have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from inlay.data import AUTO_MASK
 from inlay.errors import DataError, TargetError
 from inlay.files import scratch
 from inlay.model.native import Values
@@ -22,7 +23,7 @@ from inlay.model.passes.steps import add_constant, constant_of
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.serialize import to_proto
 from inlay.model.store import WeightStore, externalize_weights
-from inlay.quant.accuracy import sqnr_db
+from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.observers import Range
 from inlay.quant.qparams import activation_params, constant_range
 from inlay.tosa.integer_graph import NotLowered, all_legal, build_integer_graph
@@ -41,7 +42,8 @@ class MeasuredRanges:
     Attributes:
         values: how many values got one.
         samples: how many samples there were.
-        sqnr_db: of the worst output, over the samples, by the model without these pairs; None where none was needed.
+        sqnr_db: of the worst output, or part of one, over the samples, by the model without these pairs; None where
+            none was needed.
     """
 
     values: int
@@ -86,33 +88,25 @@ def with_measured_ranges(
         count += _add_pairs(work, wanted, before.ranges)
     if before is None or not count:
         return to_proto(work), MeasuredRanges(0, len(feeds))
-    after = _observed(work, feeds)
-    pairs = [zip(before.outputs[name], after.outputs[name], strict=True) for name in before.outputs]
-    worst = min((_sqnr(each) for each in pairs), default=None)
-    return to_proto(work), MeasuredRanges(count, len(feeds), worst)
-
-
-def _sqnr(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
-    signal = noise = 0.0
-    for want, got in pairs:
-        signal += float(np.square(want, dtype=np.float64).sum())
-        noise += float(np.square(want.astype(np.float64) - got).sum())
-    return float(sqnr_db(signal, noise))
+    judge = Judge.of_model(static_ir(model, bind), [dict(feed) for feed in feeds], before.outputs, AUTO_MASK)
+    found = judge.judge(_observed(work, feeds).outputs)
+    return to_proto(work), MeasuredRanges(count, len(feeds), found.sqnr_db if found.outputs else None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Observed:
-    """Ranges of float values, and the float outputs on each sample, by name."""
+    """Ranges of float values by name, and the float outputs on each sample."""
 
     ranges: Mapping[str, Range]
-    outputs: Mapping[str, Sequence[np.ndarray]]
+    outputs: Sequence[Outputs]
 
 
 def _observed(model: ir.Model, feeds: Sequence[Values], inside: bool = False) -> _Observed:
     """What outputs are on ``feeds``; with ``inside``, also the range of every float value that is computed or given."""
     values = [str(v.name) for n in model.graph for v in n.outputs if v.name and v.dtype is ir.DataType.FLOAT]
-    outputs: dict[str, list[np.ndarray]] = {str(o.name): [] for o in model.graph.outputs if o.name in {*values}}
-    values = values if inside else list(outputs)
+    names = [str(o.name) for o in model.graph.outputs if o.name in {*values}]
+    outputs = list[Outputs]()
+    values = values if inside else names
     ranges: dict[str, Range] = {}
     with scratch() as folder:
         store = WeightStore(folder)
@@ -125,8 +119,7 @@ def _observed(model: ir.Model, feeds: Sequence[Values], inside: bool = False) ->
                     seen = constant_range(array[np.isfinite(array)])
                     known = ranges.get(name, seen)
                     ranges[name] = Range(min(known.low, seen.low), max(known.high, seen.high))
-                for name, arrays in outputs.items():
-                    arrays.append(found[name])
+                outputs.append({name: found[name] for name in names})
         except TargetError as error:
             raise DataError(f"the model does not run on the samples: {error}") from error
     return _Observed(ranges, outputs)
