@@ -5,19 +5,24 @@
 A front of placements of each trained model is written with ranges from one, two and four samples of one source, and
 judged once on every sample of both sources; latency is measured once. Then draws of n = 1 … 8 samples of one source are
 taken through the functions by which ``tune`` decides, for bounds around what the front has: what is delivered, and
-whether it is announced as shown. The other source tells the truth: the SQNR over all of its samples.
+whether it is announced as shown. The other source tells the truth: the SQNR over all of its samples. Whatever the
+statement takes from other models is also fitted without each model in turn, which is then drawn from with that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma
 
 from benchmarks import paired
 from benchmarks.coverage import pooled
@@ -28,8 +33,9 @@ from inlay.measure.client import Worker
 from inlay.model.load import file_sha256, load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.quant import accuracy, tolerance
 from inlay.quant.accuracy import CHECKED_LATER, UNCHECKED, Bound, Judge, margin_db
-from inlay.quant.tolerance import SHARE, state
+from inlay.quant.tolerance import MAX_DB, SHARE, state
 from inlay.run.confirm.delivered import LEAST_STURDY
 from inlay.run.confirm.evidence import Evidence, most_credible
 from inlay.run.reference import in_reference
@@ -42,9 +48,11 @@ RANGED = (1, 2, 4)
 """Samples that ranges come from: half of those given, as ``tune`` splits them."""
 FLOAT_SHARES = (0.0, 0.08, 0.2, 0.4, 0.6, 0.8)
 """Of a model's units, first and last ones, that stay float: from full INT8 to next to nothing."""
-GIVEN = range(1, 9)
-DRAWS = 200
-"""Of each model, in turn of every number of samples."""
+FEW = range(1, 9)
+MORE = (12, 20)
+"""Further numbers of samples, of the models that have as many beside those that ranges come from."""
+DRAWS = 50
+"""Of each model and number of samples."""
 SPARE_DB = 3.0
 """A bound is drawn from up to so far below the SQNR that one of the front has on the source that is given."""
 MOST = 24  # samples of a source
@@ -161,9 +169,10 @@ def drawn(row: dict[str, Any], n: int, rng: np.random.Generator) -> tuple[float,
 def outcome(bound_db: float, front: Sequence[Draw]) -> dict[str, float]:
     """What becomes of one draw, and what would have become of it if the statement did not decide."""
     able = [d for d in front if d.feasible and d.kept and d.speedup > 1.0]
-    if not able:
+    offered = [d for d in able if not d.evidence.breaks]
+    if not offered:
         return {"delivered": 0.0}
-    taken = most_credible(able, lambda d: d.evidence, lambda d: d.speedup >= LEAST_STURDY)
+    taken = most_credible(offered, lambda d: d.evidence, lambda d: d.speedup >= LEAST_STURDY)
     below, shown, before = taken.truth_db < bound_db, taken.evidence.shows, able[0]
     return {
         "delivered": 1.0,
@@ -189,21 +198,93 @@ def figures(found: Sequence[dict[str, float]]) -> dict[str, float]:
 _GAINS = (("speedup", "log_gain"), ("speedup_before", "log_gain_before"))
 
 
-def simulated(row: dict[str, Any]) -> list[dict[str, float]]:
+@dataclass(frozen=True)
+class Prior:
+    """What a statement of few samples takes from other models (:mod:`inlay.quant.tolerance`).
+
+    Attributes:
+        spread_db: usual standard deviation between samples.
+        weight: its degrees of freedom.
+        between: share of the variance that is between sources.
+    """
+
+    spread_db: float
+    weight: float
+    between: float
+
+
+def fitted(rows: Sequence[dict[str, Any]]) -> Prior:
+    """The prior whose logarithms of variances have the mean and variance of those of the models (Smyth 2004).
+
+    The share between sources is that of the model whose sources differ most.
+    """
+    variances = [_variances(r) for r in rows]
+    logs = np.array([np.mean([np.log(own) for own, _, _ in each]) for each in variances])
+    shares = []
+    for each in variances:
+        within, between = sum(w for _, w, _ in each), max(0.0, sum(b for _, _, b in each))
+        shares.append(between / (within + between))
+    half = brentq(lambda x: float(polygamma(1, x)) - logs.var(ddof=1), 1e-3, 1e3)
+    within = np.exp(logs.mean() - np.log(half) + digamma(half))
+    return Prior(float(np.sqrt(within / (1.0 - np.mean(shares)))), 2.0 * half, max(shares))
+
+
+def _variances(row: dict[str, Any]) -> list[tuple[float, float, float]]:
+    """Of each placement with ranges from one sample of each source: of that source, within both, and between them."""
+    found = []
+    for each in (s for s in row["sets"] if s["ranged"] == 1):
+        for both in each["each_db"]:
+            some = [np.minimum(db[1:] if i == each["source"] else db, MAX_DB) for i, db in enumerate(both)]
+            of = [float(db.var(ddof=1)) for db in some]
+            apart = float((some[0].mean() - some[1].mean()) ** 2)
+            between = (apart - sum(v / db.size for v, db in zip(of, some, strict=True))) / 2.0
+            found.append((of[each["source"]], float(np.mean(of)), between))
+    return found
+
+
+@contextmanager
+def _taken(prior: Prior) -> Iterator[None]:
+    """The statement and the margin with another prior."""
+    usual: dict[str, Any] = {
+        "USUAL_SPREAD_DB": prior.spread_db,
+        "USUAL_WEIGHT": prior.weight,
+        "BETWEEN_SOURCES": prior.between,
+    }
+    with mock.patch.multiple(tolerance, **usual), mock.patch.object(accuracy, "USUAL_WEIGHT", prior.weight):
+        tolerance._factor.cache_clear()
+        try:
+            yield
+        finally:
+            tolerance._factor.cache_clear()
+
+
+def simulated(row: dict[str, Any], given: Sequence[int] = (*FEW, *MORE)) -> list[dict[str, float]]:
     """The outcome of each draw of one model, with its number of samples."""
-    rng = np.random.default_rng(0)
-    return [{"given": n, **outcome(*drawn(row, n, rng))} for i in range(DRAWS) for n in [GIVEN[i % len(GIVEN)]]]
+    found = []
+    for n in (n for n in given if n <= min(row["samples"]) - RANGED[-1]):
+        rng = np.random.default_rng(n)
+        found += [{"given": n, **outcome(*drawn(row, n, rng))} for _ in range(DRAWS)]
+    return found
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Figures of each model, of each number of samples, and of all draws."""
-    found = {r["model"]: simulated(r) for r in rows if "error" not in r}
+    """Figures of each model, of each number of samples, and of all draws of few; models without themselves."""
+    measured = [r for r in rows if "error" not in r]
+    found = {r["model"]: simulated(r) for r in measured}
     every = [f for each in found.values() for f in each]
+    left_out: dict[str, tuple[Prior, list[dict[str, float]]]] = {}
+    for row in measured if len(measured) > 3 else ():
+        prior = fitted([r for r in measured if r is not row])
+        with _taken(prior):
+            left_out[row["model"]] = prior, simulated(row, FEW)
+    without = [f for _, each in left_out.values() for f in each]
     return {
         "rows": rows,
-        "models": {name: figures(each) for name, each in found.items()},
-        "given": {str(n): figures([f for f in every if f["given"] == n]) for n in GIVEN},
-        "all": figures(every),
+        "models": {name: figures([f for f in each if f["given"] in FEW]) for name, each in found.items()},
+        "given": {str(n): figures(some) for n in (*FEW, *MORE) if (some := [f for f in every if f["given"] == n])},
+        "all": figures([f for f in every if f["given"] in FEW]),
+        "left_out": {name: {"prior": vars(prior), **figures(each)} for name, (prior, each) in left_out.items()},
+        "left_out_given": {str(n): figures([f for f in without if f["given"] == n]) for n in FEW if without},
     }
 
 
@@ -212,7 +293,9 @@ def text(found: dict[str, Any]) -> str:
     lines = [
         "# Few samples",
         "",
-        f"{DRAWS} draws of 1 to 8 samples of one source for each model, by the functions by which `tune` decides.",
+        f"{DRAWS} draws of each number of samples of one source for each model, by the functions by which `tune`",
+        "decides; a model's figures and those of all are of 1 to 8 samples, those of 12 and 20 of the models that have",
+        "as many beside those that ranges come from.",
         f"The bound lies up to {SPARE_DB:g} dB below what one of a front of placements has on that source. Delivered:",
         "the share of draws in which something in low precision is; all else is of these. Below: the SQNR over all",
         "samples of the other source is below the bound. Not announced: below and the first line does not say so;",
@@ -230,4 +313,15 @@ def text(found: dict[str, Any]) -> str:
         speeds = f"{c['speedup']:.2f}x | {c['speedup_before']:.2f}x"
         lines.append(f"| {name} | {c['draws']} | {shares} | {silent} | {c['below_before']:.1%} | {speeds} |")
     lines += [f"| {r['model']} fails: {r['error']} | | | | | | | | |" for r in found["rows"] if "error" in r]
+    lines += [
+        "",
+        "With what the statement takes from other models fitted to all models but the one that is drawn from:",
+        "",
+        "| | usual spread | degrees of freedom | between sources | shown | not announced |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, c in [*found["left_out"].items(), *((f"{n} given", c) for n, c in found["left_out_given"].items())]:
+        prior = Prior(**c["prior"]) if "prior" in c else None
+        usual = f"{prior.spread_db:.1f} dB | {prior.weight:.1f} | {prior.between:.2f}" if prior else "| |"
+        lines.append(f"| {name} | {usual} | {c['shown']:.1%} | {c['silent']:.1%} ({c['silent_tenth']:.1%}) |")
     return "\n".join(lines) + "\n"

@@ -289,21 +289,36 @@ def test_a_delivery_below_its_bound_is_silent_only_where_it_is_called_shown() ->
         sets = [{"source": s, "ranged": r, "each_db": each} for s in (0, 1) for r in few_samples.RANGED]
         return {"model": "m", "samples": [24, 24], "speedups": [2.0, 1.5][: len(levels)], "sets": sets}
 
-    alone, beside = (few_samples.figures(few_samples.simulated(row(*levels))) for levels in (
+    alone, beside = (few_samples.figures(few_samples.simulated(row(*levels), few_samples.FEW)) for levels in (
         [(24.0, 15.0)], [(24.0, 15.0), (60.0, 60.0)],
     ))  # fmt: skip
     assert alone["below"] > 0.0, "the control: what has 24 dB where it is judged breaks its bound elsewhere"
     assert alone["silent"] <= alone["below"]
     assert beside["shown"] >= alone["shown"]
     assert beside["silent"] <= 0.05
-    steady = few_samples.figures(few_samples.simulated(row((60.0, 60.0))))
+    steady = few_samples.figures(few_samples.simulated(row((60.0, 60.0)), few_samples.FEW))
     assert steady["below"] == 0.0
     assert steady["delivered"] > 0.2, "its bound is near: where the margin lets it pass, it is delivered"
 
 
 def test_the_committed_share_of_silent_deliveries_is_what_the_rows_give() -> None:
-    """And at most one in twenty."""
+    """And at most one in twenty, of every number of samples, with what is fitted to the other models as well."""
     found = render.read("few_samples")
-    again = few_samples.table(found["rows"])
-    assert again["all"] == pytest.approx(found["all"])
+    again = [f for row in found["rows"] for f in few_samples.simulated(row, few_samples.FEW)]
+    assert few_samples.figures(again) == pytest.approx(found["all"])
     assert found["all"]["silent"] <= 0.05 < found["all"]["below_before"]
+    for cells in (found["given"], found["left_out_given"]):
+        assert all(max(c["silent"], c["silent_tenth"]) <= 0.05 for n, c in cells.items() if int(n) in few_samples.FEW)
+
+
+def test_a_prior_is_found_again_where_models_are_drawn_from_it() -> None:
+    """Spreads by a scaled inverse chi-squared variance, three tenths of it between sources."""
+    rng, rows = np.random.default_rng(0), []
+    for i in range(300):
+        spread = 3.0 * np.sqrt(2.0 / rng.chisquare(2.0))
+        sources = [rng.normal(rng.normal(60.0, spread * np.sqrt(0.3)), spread * np.sqrt(0.7), 200) for _ in range(2)]
+        each = [[np.clip(s, -60.0, 119.0).tolist() for s in sources]]
+        rows.append({"model": str(i), "sets": [{"source": s, "ranged": 1, "each_db": each} for s in (0, 1)]})
+    found = few_samples.fitted(rows)
+    assert found.spread_db == pytest.approx(3.0, rel=0.2)
+    assert found.weight == pytest.approx(2.0, rel=0.3)

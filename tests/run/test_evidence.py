@@ -75,6 +75,10 @@ def test_why_it_is_not_shown_says_what_would_show_it() -> None:
     assert said.endswith("samples like these would show 20 dB")
     assert str(judged(25.0, 27.0, 15.0, 14.0)).endswith("more samples like these would not show 20 dB")
     assert str(judged(40.0)).startswith("1 sample judged, of which nothing follows for new ones")
+    assert str(judged(*[130.0] * 6)) == (
+        "6 samples judged, all of them exact, which does not tell how far others are from float, where 20 dB are "
+        "asked; 29 samples like these would show 20 dB"
+    )
     assert str(judged(*[45.0] * 6)) == ""
     lost = Evidence(Bound(metric="top1", max_drop=0.01), state([]), of_metric(0.03))
     assert str(lost) == (
@@ -103,6 +107,7 @@ def test_the_first_that_is_shown_is_taken_and_otherwise_the_nearest_that_gains()
     assert choose([middle, fast]) == 0
     assert choose([fast, middle], [True, False]) == 0, "it is no faster than the given model"
     assert choose([None, slow]) == 0, "nothing can be told of random samples"
+    assert choose([judged(*[130.0] * 3), middle]) == 0, "exact on what was judged is nearer than what differs"
     unknown, searched = judged(30.0), judged(30.0, searched_db=33.0)
     assert choose([unknown, searched]) == 1, "one sample: the search's figure decides"
 

@@ -11,13 +11,20 @@ come in part from other models:
 
 - ``s`` is the observed spread blended with that of trained models (:data:`USUAL_SPREAD_DB`), a scaled inverse
   chi-squared prior of :data:`USUAL_WEIGHT` degrees of freedom, conjugate to the variance (Gelman et al., Bayesian Data
-  Analysis, 3.3): ``s^2 = (w u^2 + (n - 1) s_n^2 / (1 - r)) / (w + n - 1)``. Eight samples outweigh it.
-- Samples of one source share what is particular to it, a part ``r``, :data:`BETWEEN_SOURCES`, of the variance. They
-  differ by the rest, and their mean tells as much as that of ``n / (1 + (n - 1) r)`` independent ones (Kish's design
-  effect, 1965).
+  Analysis, 3.3): ``s^2 = (w u^2 + (n - 1) s_n^2 / (1 - h)) / (w + n - 1)``, where ``h`` is hidden, as below.
+- Samples of one source share what is particular to it, a part ``r``, :data:`BETWEEN_SOURCES`, of the variance. One
+  source tells nothing of others, however many of its samples are judged, so that this part is assumed, and so is how
+  many samples are of one: all, up to :data:`FEW`, and each beyond these is of its own. A limit of few samples is
+  then for other sources as well, and one of many for samples drawn as those given, whatever these were drawn from, as
+  is the order statistic that follows it. With ``q`` samples in a sample's own source in the mean, ``n`` tell as much
+  of the mean as ``n / (1 + (q - 1) r)`` independent ones (Kish's design effect, 1965), and their spread hides
+  ``h = r (q - 1) / (n - 1)`` of the variance.
 - ``k`` is then the factor of the noncentral t distribution (Owen 1963) for that many samples and ``w + n - 1`` degrees
   of freedom: with ``mean - mu = -s_true z / sqrt(m)`` the quantile ``mu - z_share s_true`` is above ``mean - k s`` with
   the confidence asked for.
+
+Samples that are all as close to float as its own rounding have no distribution of dB to go by: their outputs are
+saturated or decisions, and a sample that is not like them is of another kind. Only the counting of enough helps there.
 
 Where a few samples are far worse than the others, or the dB are skewed to the bad side, such limits of 2 to 16 samples
 are broken more often than stated, in up to 60 % of draws without the prior, by simulation: so what holds without any
@@ -46,16 +53,19 @@ CONFIDENCE = 0.95
 """As for every interval that is reported."""
 MAX_DB = 120.0
 """SQNR above which differences are those of float rounding, and no spread."""
-USUAL_SPREAD_DB, USUAL_WEIGHT = 2.0, 2.0
+USUAL_SPREAD_DB, USUAL_WEIGHT = 2.0, 1.0
 """Standard deviation between samples that a model has before any is judged, and degrees of freedom that this is worth.
-Samples of ten trained models, full INT8, spread by 0.26, 0.82, 1.4, 1.8, 2.2, 2.3, 2.9, 3.0, 7.2 and 10 dB, 2.1 dB in
-the geometric mean (``benchmarks/results/coverage.md``). The prior has 1.2 to 8.8 dB between its fifth and its 95th
-percentile: it has fewer models that hardly spread, of which a few samples tell soon, and as many that spread widely."""
-BETWEEN_SOURCES = 0.3
+Both are such that the logarithms of the spreads of 13 trained models have the prior's mean and variance (Smyth 2004):
+with 0.3, 1.3, 1.5, 1.6, 2.0, 2.7, 4.3, 4.6, 5.5, 8.0, 10, 10 and 14 dB within a source (means over the placements of
+``benchmarks/results/few_samples.json``) and what lies between sources, these come to 2.0 dB and 1.1; without any one
+of the models to 1.8 to 2.9 dB and 1.0 to 1.4. As models differ more than tenfold, two or three samples that agree by
+chance are little proof."""
+BETWEEN_SOURCES = 0.4
 """Share of the variance between samples that is between sources, such as photographs of which several views are given:
-0.9 in two of the same models, 0.4 in two, and hardly any in six."""
+that of those of the same models whose two sources differ most (0.43, 0.39, 0.34; 0.2 in three, hardly any in seven)."""
 FEW = 8
-"""Judged samples below which how much they differ cannot be estimated from themselves."""
+"""Judged samples below which how much they differ cannot be estimated from themselves, and of which all may be of one
+source: who gives more is taken to give others."""
 _MOST_NEEDED = 100_000
 """Samples beyond which a number that would be needed helps nobody."""
 
@@ -65,7 +75,8 @@ class Statement:
     """What can be said of the accuracy of new samples.
 
     Attributes:
-        limit_db: SQNR of the worst output that at least ``share`` of new samples keep; None where nothing can be said.
+        limit_db: SQNR of the worst output that at least ``share`` of new samples keep; None where that cannot be said,
+            as of one sample, or of fewer than enough that are all exact.
         share: of new samples.
         confidence: that it is so.
         samples: how many were judged.
@@ -102,13 +113,21 @@ class Statement:
         """Whether the bound on the SQNR is stated for new samples; None without such a bound."""
         return None if self.bound_db is None else self.limit_db is not None and self.limit_db >= self.bound_db
 
+    @property
+    def all_exact(self) -> bool:
+        """Whether there is no limit because all of several samples are as close to float as its own rounding."""
+        return self.limit_db is None and self.samples > 1
+
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""
         return {**asdict(self), "keeps_bound": self.keeps_bound, "sentence": str(self)}
 
     def __str__(self) -> str:
         judged = f"{counted(self.samples, 'sample')} judged"
-        if self.limit_db is None:
+        if self.all_exact:
+            said = f"{judged}, all of them exact, which does not tell how far others are from float; "
+            said += f"whatever their distribution, {self._share_of_least} of new samples keep {self.least_db:.1f} dB"
+        elif self.limit_db is None:
             said = f"nothing can be said of new samples: {judged}"
         elif self.limit_db < 0.0 <= (self.least_db or 0.0):  # more noise than signal would be no promise
             said = f"nothing can be said of new samples: {judged}, too few for how much they differ"
@@ -121,7 +140,7 @@ class Statement:
                 said += f"whatever their distribution ({judged} one by one, the worst at {self.least_db:.1f} dB)"
             else:
                 alone = f"as the worst of {self.samples} judged one by one does"
-                free = f"{int(100.0 * self.share_of_least)}% keep {self.least_db:.1f} dB, {alone}"
+                free = f"{self._share_of_least} keep {self.least_db:.1f} dB, {alone}"
                 alike = " and differ as those of other models do" if self.samples < FEW else ""
                 said += f"if their dB are normally distributed{alike}; whatever their distribution, {free}"
         if self.limit_db is not None and self.keeps_bound is not False and self.assumption == "distribution-free":
@@ -132,6 +151,10 @@ class Statement:
         if self.needed <= self.samples:
             return said
         return f"{said}; {self.needed} samples would be needed to state {goal} without an assumption"
+
+    @property
+    def _share_of_least(self) -> str:
+        return f"{int(100.0 * self.share_of_least)}%"
 
 
 def state(
@@ -177,13 +200,10 @@ def _limit(db: np.ndarray, share: float, confidence: float) -> tuple[float | Non
     rank = _rank(db.size, share, confidence)
     if rank:
         return float(db[rank - 1]), "distribution-free"
-    if db.size < 2:
+    if db.size < 2 or db[0] >= MAX_DB:
         return None, "none"
-    if db[0] >= MAX_DB:
-        return MAX_DB, "normal"
-    return min(
-        float(db[0]), float(db.mean()) - _factor(db.size, share, confidence) * spread_db(db, BETWEEN_SOURCES)
-    ), "normal"
+    spread = spread_db(db, _hidden(db.size))
+    return min(float(db[0]), float(db.mean()) - _factor(db.size, share, confidence) * spread), "normal"
 
 
 def spread_db(db: np.ndarray, shared: float = 0.0) -> float:
@@ -199,11 +219,22 @@ def spread_db(db: np.ndarray, shared: float = 0.0) -> float:
 
 def _would_show(db: np.ndarray, bound_db: float | None, share: float, confidence: float) -> int | None:
     """The fewest samples, with mean and spread like these, whose limit is at the bound; None where no few would do."""
-    if bound_db is None or db.size < 2:
+    if bound_db is None or db.size < 2 or db[0] >= MAX_DB:
         return None
-    spare, spread = float(db.mean()) - bound_db, spread_db(db, BETWEEN_SOURCES)
+    spare, spread = float(db.mean()) - bound_db, spread_db(db, _hidden(db.size))
     most = samples_needed(share, confidence) or 0
     return next((n for n in range(db.size, most) if _factor(n, share, confidence) * spread <= spare), None)
+
+
+def _of_own_source(n: int) -> float:
+    """How many of ``n`` samples, itself among them, are of a sample's own source, in the mean over samples."""
+    first = min(n, FEW)
+    return (first * first + n - first) / n
+
+
+def _hidden(n: int) -> float:
+    """Share of the variance that the spread of ``n`` samples does not show: of pairs of one source, what they share."""
+    return BETWEEN_SOURCES * (_of_own_source(n) - 1.0) / (n - 1)
 
 
 @cache
@@ -243,8 +274,8 @@ def _broken_by_as_many(rank: int, n: int, share: float) -> float:
 
 @cache
 def _factor(n: int, share: float, confidence: float) -> float:
-    """Standard deviations between mean and limit of ``n`` normal values of one source."""
+    """Standard deviations between mean and limit of ``n`` normal values, of which the first few are of one source."""
     from scipy.special import nctdtrit, ndtri  # as above: their distributions take a second or two
 
-    alike = n / (1.0 + (n - 1) * BETWEEN_SOURCES)
+    alike = n / (1.0 + (_of_own_source(n) - 1.0) * BETWEEN_SOURCES)
     return float(nctdtrit(USUAL_WEIGHT + n - 1, ndtri(share) * np.sqrt(alike), confidence) / np.sqrt(alike))

@@ -64,7 +64,9 @@ class Evidence:
     def rank(self) -> tuple[bool, float, float, float]:
         """The larger of two is nearer to its bound: by what it breaks, limits of metric and SQNR, and the search."""
         drop = math.inf if self.metric is None or self.metric.most_drop is None else self.metric.most_drop
-        limit = -math.inf if self.statement.limit_db is None else self.statement.limit_db
+        said = self.statement
+        known = said.least_db if said.all_exact else said.limit_db
+        limit = -math.inf if known is None else known
         return (not self.breaks, 0.0 if self.bound.max_drop is None else -drop, limit, self.searched_db)
 
     def __str__(self) -> str:
@@ -103,6 +105,9 @@ class Evidence:
         if not said.samples:
             return f"no sample could be judged with ranges that it had no part in, where {least} are asked; give more"
         judged = f"{counted(said.samples, 'sample')} judged"
+        if said.all_exact:
+            unknown = f"all of them exact, which does not tell how far others are from float, where {least} are asked"
+            return f"{judged}, {unknown}; {said.would_show} samples like these would show {least}"
         if said.limit_db is None:
             return f"{judged}, of which nothing follows for new ones, where {least} are asked; give more samples"
         share = f"at least {said.share:.0%} of new samples keep"
