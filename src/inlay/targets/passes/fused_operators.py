@@ -273,8 +273,8 @@ def _product(node: ir.Node, parts: _Parts) -> Sequence[ir.Value | None] | None:
         if value is None or node.attributes.get_int(f"transBatch{name}", 0) != 0:
             return None
         operands.append((value, node.attributes.get_int(f"trans{name}", 0) != 0))
-    if any(turned and (v.shape is None or len(v.shape) < 2) for v, turned in operands):
-        return None
+    if any(turned for _, turned in operands) and any(v.shape is None or len(v.shape) < 2 for v, _ in operands):
+        return None  # of a turned stack and a vector the runtime computes something of its own
     first, second = (_turned(value, parts) if turned else value for value, turned in operands)
     alpha = _number(node, "alpha", 1.0)
     if alpha != 1.0 and constant_of(operands[1][0]) is not None:  # which is computed once
