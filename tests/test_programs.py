@@ -155,7 +155,7 @@ def test_the_program_of_the_readme(here: Path, monkeypatch: pytest.MonkeyPatch) 
     asked: dict[str, Any] = {}
     tune = inlay.tune
 
-    def quickly(model: str, **options: Any) -> inlay.TuneResult:
+    def quickly(model: str, **options: Any) -> Any:
         asked.update(options)
         return tune(model, **options, target="null", max_measurements=4)
 

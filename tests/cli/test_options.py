@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from inlay import api
 from inlay.cli.options import options_of
 from inlay.prepare.config import TuneConfig
-from inlay.prepare.options import Option, documented, option_in
+from inlay.prepare.declare import Option, declared, documented, option_in
 
 
 def example(
@@ -83,16 +83,15 @@ def test_docstrings_come_from_the_declarations() -> None:
 
 @pytest.mark.parametrize("function", [api.tune, api.bench, api.quantize, api.select, api.regions])
 def test_every_parameter_of_a_command_is_declared(function: Callable[..., Any]) -> None:
-    hints = inspect.get_annotations(function, eval_str=True)
-    for name in inspect.signature(function).parameters:
-        declared = option_in(hints[name])
-        assert declared is not None, name
-        assert f"{name}: {declared.documentation}" in (function.__doc__ or "")
+    for name, parameter in declared(function).items():
+        option = option_in(parameter.annotation)
+        assert option is not None, name
+        assert f"{name}: {option.documentation}" in (function.__doc__ or "")
 
 
 def test_a_run_has_the_defaults_of_its_options() -> None:
     config = TuneConfig()
-    parameters = inspect.signature(api.tune).parameters
+    parameters = declared(api.tune)
     shared = {n for n, hint in inspect.get_annotations(TuneConfig, eval_str=True).items() if option_in(hint)}
     assert {"seed", "strategy", "cost_db"} <= shared <= parameters.keys()
     for name in shared:

@@ -15,9 +15,16 @@ from inlay.trial import Accuracy, Interval
 
 EXACT = Accuracy(feasible=True, sqnr_db=300.0, samples=12)
 FLOAT = Quantized(
-    Path("q.onnx"), "0" * 64, 0, (0, 9), "minmax", EXACT, {}, by_costs=ByCosts("a table", speedup=1.0, models=1),
+    path=Path("q.onnx"),
+    sha256="0" * 64,
+    ports=0,
+    units=(0, 9),
+    ranges="minmax",
+    accuracy=EXACT,
+    refusals={},
+    by_costs=ByCosts("a table", speedup=1.0, models=1),
     samples=24,
-)  # fmt: skip
+)
 
 
 def text(done: Quantized) -> str:

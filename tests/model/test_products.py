@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from inlay.model.child import Child
 from inlay.model.products import THREADS, in_one_thread
-from inlay.prepare.arguments import checking
+from inlay.prepare.declare import documented
 
 
 def _threads() -> set[int]:
@@ -35,7 +35,7 @@ def test_calls_from_python_take_one_thread_and_leave_the_number_as_it_was() -> N
     def seen() -> set[int]:
         return _threads()
 
-    assert checking(seen, {})() == {1}
+    assert documented(seen)() == {1}
     assert _threads() == {2}
 
 

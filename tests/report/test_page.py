@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html.parser
-import inspect
 import itertools
 import json
 import shlex
@@ -19,7 +18,7 @@ import pytest
 import inlay
 from inlay.cli import commands
 from inlay.errors import JournalError, UsageError
-from inlay.prepare.options import command_line
+from inlay.prepare.declare import command_line, declared
 from inlay.report.folder import read_run
 from inlay.report.kernels import scale, unit_rows
 from inlay.report.layered import layers_of, positions
@@ -202,8 +201,7 @@ def test_the_command_says_what_was_asked(finished: Path) -> None:
 
 
 def test_a_command_line_quotes_and_repeats() -> None:
-    defaults = inspect.signature(inlay.tune).parameters
-    values = {name: p.default for name, p in defaults.items()}
+    values = {name: p.default for name, p in declared(inlay.tune).items()}
     values |= {"model": Path("my model.onnx"), "bind": {"n": 2}, "nodes": ("a*", "b"), "data": [np.zeros(1)]}
     line = command_line(inlay.tune, values)
     assert line == "inlay tune 'my model.onnx' --data <list> --bind n=2 --nodes 'a*' --nodes b"

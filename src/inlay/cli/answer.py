@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from inlay.cli.terminal import Table, say
-from inlay.prepare.options import Option
+from inlay.prepare.declare import Option
 
 JSON = Option("Print one JSON object with stable keys in place of text.", flags=("--json",), type=bool)
 

@@ -26,7 +26,8 @@ from inlay.cli.terminal import Terminal, columns, laid_out, plain, say, tolerate
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.fleet import fleet as run_fleet
-from inlay.prepare.options import BIND, Option, parse_bind
+from inlay.prepare.declare import Option
+from inlay.prepare.options import BIND, parse_bind
 from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_lines
 from inlay.run.progress import Progress, Silent

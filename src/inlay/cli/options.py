@@ -1,4 +1,4 @@
-"""Options of the command line, derived from the signatures of the functions in :mod:`inlay.api`."""
+"""Options of the command line, derived from what the functions in :mod:`inlay.api` take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from inlay.across.tune import outputs_of
 from inlay.cli.defaults import CONFIG
 from inlay.files import refuse_overwriting
-from inlay.prepare.options import Option, option_in
+from inlay.prepare.declare import Option, declared, option_in
 
 Command = Callable[..., None]
 
@@ -68,13 +68,8 @@ def _written(values: Mapping[str, Any]) -> Iterator[Path]:
 
 def _declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters that are options on the command line."""
-    hints = inspect.get_annotations(function, eval_str=True)
-    found = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        option = option_in(hints.get(name))
-        if option is not None and option.type is not None:
-            found[name] = parameter.replace(annotation=hints[name])
-    return found
+    found = {name: (p, option_in(p.annotation)) for name, p in declared(function).items()}
+    return {name: p for name, (p, option) in found.items() if option is not None and option.type is not None}
 
 
 def _spread(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[str, inspect.Parameter]]:

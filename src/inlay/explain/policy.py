@@ -19,9 +19,6 @@ CHECK_REPEATS = 1
 MOST_EXPERIMENTS = 40
 """Models built to prove reasons. Reasons that do not touch each other share one: real models need 3 to 25."""
 
-BUDGET_S = 60.0
-"""Seconds after which no further experiment is begun, where no budget is given."""
-
 TIMED_BLOCKS, TIMED_SLOT_NS = 7, 4_000_000
 """Readings of the model's latency, and nanoseconds that each takes at least."""
 

@@ -27,7 +27,7 @@ from inlay.fleet.pool import PatternPool
 from inlay.fleet.result import Figures, FleetResult, Row
 from inlay.measure.journal import Fact, Journal, spent_in
 from inlay.prepare import options
-from inlay.prepare.options import Option, documented
+from inlay.prepare.declare import Option, documented
 from inlay.run.call import seconds_of
 from inlay.run.plan import Plan
 from inlay.run.progress import Logged, Progress, SearchStep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +15,10 @@ from typing import Any
 
 from inlay import api
 from inlay.errors import UsageError
-from inlay.prepare.arguments import arguments
-from inlay.prepare.options import EFFORTS, option_in
+from inlay.prepare.declare import declared, option_in
+from inlay.prepare.options import EFFORTS
 from inlay.run.call import seconds_of
+from inlay.run.options import TuneOptions
 from inlay.targets.registry import DEFAULT_TARGET
 from inlay.yaml_file import read_yaml
 
@@ -150,16 +150,15 @@ class _Options:
 def _known() -> Iterator[tuple[str, tuple[str, str]]]:
     """Names of options with the parameter of ``tune``, and its part where several options make one."""
     yield "effort", ("effort", "")
-    hints = inspect.get_annotations(api.tune, eval_str=True)
-    for name in inspect.signature(api.tune).parameters:
-        option = option_in(hints.get(name))
+    for name, parameter in declared(api.tune).items():
+        option = option_in(parameter.annotation)
         if name in _OF_THE_FLEET or option is None or option.type is None:
             continue
         flags = option.flags or (f"--{name.replace('_', '-')}",)
         for flag in () if option.fields else flags:
             yield flag.lstrip("-"), (name, "")
-        for part, declared in option.fields:
-            yield declared.flags[0].lstrip("-"), (name, part)
+        for part, shown in option.fields:
+            yield shown.flags[0].lstrip("-"), (name, part)
 
 
 def _combined(defaults: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -171,8 +170,7 @@ def _combined(defaults: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -
 
 
 def _entry(path: Path, name: str, options: Mapping[str, Any]) -> Entry:
-    hints = inspect.get_annotations(api.tune, eval_str=True)
-    given = dict(options)
+    parameters, given = declared(api.tune), dict(options)
     try:
         effort, budget = given.pop("effort", None), given.pop("budget", None)
         if effort is not None:
@@ -180,7 +178,7 @@ def _entry(path: Path, name: str, options: Mapping[str, Any]) -> Entry:
                 raise UsageError(f"effort {effort}: choose from {', '.join(EFFORTS)}")
             budget = EFFORTS[effort]["budget"] if budget is None else budget
         for key, value in given.items():
-            option = option_in(hints[key])
+            option = option_in(parameters[key].annotation)
             assert option is not None
             if isinstance(value, dict) and not (option.repeated or option.fields):
                 raise UsageError(f"{key.replace('_', '-')} takes one value")
@@ -192,7 +190,7 @@ def _entry(path: Path, name: str, options: Mapping[str, Any]) -> Entry:
                 given[key] = [str(value)]
         if not isinstance(given["target"], str) or given["target"] == "auto":
             raise UsageError("one target for each run: name them under targets")
-        arguments(api.tune, api.tune.limits, (), given)  # type: ignore[attr-defined]  # of the wrapper
+        TuneOptions(**{name: value for name, value in given.items() if name != "model"})
         return Entry(name, MappingProxyType(given), _seconds(budget))
     except UsageError as error:
         raise UsageError(f"{path}: {options.get('model', name)}: {error}") from None

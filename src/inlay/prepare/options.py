@@ -1,25 +1,21 @@
 """The options of Inlay's commands, each declared once: what it means, and how it looks on the command line.
 
-The functions of :mod:`inlay.api` and the fields of :class:`~inlay.prepare.config.TuneConfig` annotate their types with
-these declarations: ``seed: Annotated[int, SEED] = 0``. The command line derives its options from the signatures of
-those functions (:mod:`inlay.cli.options`), and :func:`documented` their docstrings.
+Options values (:mod:`inlay.run.options`), the functions of :mod:`inlay.api` and the fields of
+:class:`~inlay.prepare.config.TuneConfig` annotate their types with these: ``seed: Annotated[int, SEED] = 0``. See
+:mod:`inlay.prepare.declare`.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from inlay.data import Images
 from inlay.errors import UsageError
-from inlay.prepare.arguments import checking
+from inlay.prepare.declare import Option
 from inlay.quant.accuracy import EXACT_DB
 
 DEFAULT_MIN_SQNR_DB = 20.0
@@ -30,6 +26,8 @@ EFFORTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"instant": {"budget": "30s"}, "normal": {"budget": "2m"}, "thorough": {"budget": "15m"}}
 )
 """What each effort stands for. All else follows from the budget: phases share it by a plan."""
+EXPLAIN_BUDGET_S = 60.0
+"""Seconds after which no further experiment of an explanation is begun, where no budget is given."""
 CALIBRATION_BUDGET_S = 60.0
 """Seconds of measuring a processor's kernels."""
 BY_COSTS = "auto"
@@ -37,115 +35,6 @@ BY_COSTS = "auto"
 _LARGEST_SIZE = 2**31 - 1  # runtimes index with 32 bits in places
 _LONGEST_SIZE = 12  # more digits than the largest size has; Python refuses to read thousands
 STRATEGIES = ("auto", "guided", "evolve", "refine", "anchors")
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option or argument of a command.
-
-    Attributes:
-        help: what it means, as ``--help`` prints it.
-        python: what else Python callers should know, for docstrings only; all that they should know where ``negated``.
-        flags: on the command line; ``--parameter-name`` by default.
-        metavar: placeholder for the value; by default the name of its type.
-        type: of the value on the command line; None where the option exists in Python only.
-        least, most: the smallest and the largest whole number that is accepted.
-        positional: it is an argument, not an option.
-        repeated: it may be given several times.
-        negated: the flag stands for False.
-        show_default: whether ``--help`` prints the default.
-        fields: options on the command line that ``type`` is made of, by the names of its parameters.
-        before: name of the parameter that it precedes in ``--help``, for options that only the command line has.
-    """
-
-    help: str
-    python: str = ""
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    type: type[Any] | None = str
-    least: int | None = None
-    most: int | None = None
-    positional: bool = False
-    repeated: bool = False
-    negated: bool = False
-    show_default: bool = True
-    fields: tuple[tuple[str, Option], ...] = ()
-    before: str = ""
-
-    @property
-    def documentation(self) -> str:
-        """What it means, for docstrings."""
-        return " ".join(text for text in ("" if self.negated else self.help, self.python) if text)
-
-
-def option_in(annotation: Any) -> Option | None:
-    """The declaration in an ``Annotated`` type, or None."""
-    if get_origin(annotation) is not Annotated:
-        return None
-    return next((a for a in get_args(annotation)[1:] if isinstance(a, Option)), None)
-
-
-def documented(item: T) -> T:
-    """Add the annotated parameters of a function, or fields of a class, to the last section of its docstring.
-
-    Calls of the function are checked (:mod:`inlay.prepare.arguments`).
-    """
-    hints = inspect.get_annotations(item, eval_str=True)  # type: ignore[arg-type]
-    found = {name: option for name, hint in hints.items() if (option := option_in(hint)) is not None}
-    lines = [f"    {name}: {option.documentation}" for name, option in found.items()]
-    title = "Attributes:" if isinstance(item, type) else "Args:"
-    head, has_title, body = inspect.cleandoc(item.__doc__ or "").partition(f"{title}\n")
-    if not has_title:
-        head, _, rest = head.partition("\nRaises:\n")
-        body = f"\nRaises:\n{rest}" if rest else ""
-        head += "\n"
-    item.__doc__ = f"{head.rstrip()}\n\n{title}\n" + "\n".join(lines) + f"\n{body}"
-    limits = {name: (option.least, option.most) for name, option in found.items()}
-    return item if isinstance(item, type) else checking(item, limits)
-
-
-def command_line(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    """The command that does what this call of ``function`` did, whose parameters are options.
-
-    What no command line can say (arrays, functions) stands there in angle brackets; defaults are left out.
-    """
-    hints = inspect.get_annotations(function, eval_str=True)
-    words, places = ["inlay", function.__name__], list[str]()
-    for name, parameter in inspect.signature(function).parameters.items():
-        option, value = option_in(hints.get(name)), given[name]
-        if option is None or option.type is None or value is None or _same(value, parameter.default):
-            continue
-        for field, part in option.fields:
-            if (said := getattr(value, field)) is not None:
-                said = said if isinstance(said, (str, int, float)) else ",".join(map(str, said))
-                words += [part.flags[0], *_words(said, part)]
-        if option.fields:
-            continue
-        flag = option.flags[0] if option.flags else f"--{name.replace('_', '-')}"
-        if option.positional:
-            places += _words(value, option)
-        elif option.type is bool:
-            words.append(flag)
-        else:
-            words += [part for word in _words(value, option) for part in (flag, word)]
-    return " ".join([*words[:2], *places, *words[2:]])
-
-
-def _same(value: Any, default: Any) -> bool:
-    plain = (str, int, float, bool, Path, tuple)
-    return isinstance(value, plain) and (str(value) == str(default) or value == default)
-
-
-def _words(value: Any, option: Option) -> list[str]:
-    if option.repeated and isinstance(value, Mapping):
-        return [shlex.quote(f"{key}={setting}") for key, setting in value.items()]
-    if option.repeated and isinstance(value, Sequence) and not isinstance(value, str):
-        return [shlex.quote(str(v)) for v in value]
-    said = str(value) if isinstance(value, (str, int, float, Path)) else getattr(value, "name", None)
-    return [shlex.quote(said) if isinstance(said, str) else f"<{type(value).__name__}>"]
-
 
 MODEL = Option("The ONNX model.", metavar="MODEL", type=Path, positional=True, show_default=False)
 MODELS = Option(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,6 @@ from inlay.prepare.options import (
     DEFAULT_MIN_SQNR_DB,
     STRATEGIES,
     check_sqnr,
-    command_line,
     parse_bind,
     parse_duration,
     parse_share,
@@ -50,14 +48,10 @@ from inlay.quant.accuracy import Bound, find_metric
 from inlay.quant.metrics import AGREEMENTS
 from inlay.regions.cache import PatternCache
 from inlay.run.inputs import TuneRequest
+from inlay.run.options import Batch, DataSource, Sizes, TuneOptions
 from inlay.run.progress import Logged
 from inlay.space.recipe_file import find_recipe
-from inlay.targets.base import OptionValue, TargetSpec
-
-DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
-Sizes = Sequence[str] | Mapping[str, int]
-Batch = str | int | Sequence[int] | None
-GivenOptions = Sequence[str] | Mapping[str, OptionValue]
+from inlay.targets.base import TargetSpec
 
 
 def files_in(*given: object) -> list[Path]:
@@ -118,78 +112,88 @@ class Given:
         return replace(samples, mask=mask)
 
 
-def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: TargetSpec) -> TuneRequest:
+def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, command: str) -> TuneRequest:
     """A call of ``tune``, read and checked.
 
     Args:
-        function: whose signature declares the options.
-        call: its arguments by name.
-        target: to tune for.
+        model: what is to be tuned.
+        options: how.
+        target: of these, to tune for.
+        command: the line that asks for it, for people.
 
     Raises:
         InlayError: the model, the samples or an option cannot be used.
     """
-    budget_s = seconds_of(call["budget"])
-    end = NEVER if budget_s is None else NEVER.within(budget_s - call["before_s"])
+    budget_s = seconds_of(options.budget)
+    end = NEVER if budget_s is None else NEVER.within(budget_s - options.before_s)
     with limited(lambda: end.left):  # the user's functions may not end
-        return _request_of(function, call, target, budget_s)
-
-
-def _request_of(
-    function: Callable[..., Any], call: Mapping[str, Any], target: TargetSpec, budget_s: float | None
-) -> TuneRequest:
-    data, labels, metric, strategy = call["data"], call["labels"], call["metric"], call["strategy"]
-    given = Given.read(call["model"], data, call["bind"], call["images"])
-    samples = None if given.samples is None else given.masked(given.samples, call["mask"])
-    if samples is None and call["mask"] != AUTO_MASK:
-        raise UsageError("--mask without --data: random samples have no padding")
-    if labels is not None:
-        if samples is None:
-            raise UsageError("--labels without --data: labels belong to samples")
-        if metric in (None, "sqnr", *AGREEMENTS):
-            raise UsageError("--labels without a --metric that looks at them: give top1, or module:function")
-        array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
-        if array.ndim == 0 or len(array) != len(samples):
-            raise DataError(f"labels: an array of shape {list(array.shape)}, but there are {len(samples)} samples")
-        samples = replace(samples, labels=array)
-    measure = find_metric(metric, None if samples is None else samples.labels)
-    baseline, cache, recipe = call["qdq_baseline"], call["pattern_cache"], call["recipe"]
+        given = Given.read(model, options.data, options.bind, options.images)
+        samples = _samples(given, options)
+        measure = find_metric(options.metric, None if samples is None else samples.labels)
+    if options.strategy not in STRATEGIES:
+        raise UsageError(f"--strategy {options.strategy}: give {', '.join(STRATEGIES)}")
     config = TuneConfig(
         target=target,
-        bound=_bound(_name_of(metric), call["max_drop"], call["min_sqnr"], call["no_bound"]),
+        bound=_bound(_name_of(options.metric), options.max_drop, options.min_sqnr, options.no_bound),
         bind=given.sizes,
         budget_s=budget_s,
-        qdq_baseline=None if baseline is None else Path(baseline),
-        pattern_cache=None if cache is None else Path(cache),
-        nodes=tuple(call["nodes"]),
-        shapes=tuple(call["shapes"]),
-        batch=parse_batch(call["batch"]),
-        recipe=None if recipe is None else find_recipe(recipe),
-        command=command_line(function, call),
-        **{name: call[name] for name in _AS_GIVEN},
+        qdq_baseline=_path(options.qdq_baseline),
+        pattern_cache=_path(options.pattern_cache),
+        nodes=tuple(options.nodes),
+        shapes=tuple(options.shapes),
+        batch=parse_batch(options.batch),
+        recipe=None if options.recipe is None else find_recipe(options.recipe),
+        command=command,
+        seed=options.seed,
+        max_measurements=options.max_measurements,
+        max_builds=options.max_builds,
+        keep_qparams=options.keep_qparams,
+        cost_db=options.cost_db,
+        strategy=options.strategy,
+        schemes_per_region=options.schemes_per_region,
+        quant_type=options.quant_type,
+        freeze_shapes=options.freeze_shapes,
+        augment=options.augment,
+        max_opset=options.max_opset,
+        accept_unproven=options.accept_unproven,
     )
-    if strategy not in STRATEGIES:
-        raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
-    further = [Path(g) for g in (data, labels, recipe, baseline, cache) if isinstance(g, str | Path)]
+    sources = (options.data, options.labels, options.recipe, options.qdq_baseline, options.pattern_cache)
+    further = [Path(source) for source in sources if isinstance(source, str | Path)]
     return TuneRequest(
         given.file,
-        Path(call["out"]),
+        Path(options.out),
         samples,
         config,
         measure,
-        call["restart"],
-        call["progress"] or Logged(),
-        sources=tuple(g.absolute() for g in further if g.exists()),
+        options.restart,
+        options.progress or Logged(),
+        sources=tuple(path.absolute() for path in further if path.exists()),
     )
 
 
-_AS_GIVEN = (
-    "seed", "max_measurements", "max_builds", "keep_qparams", "cost_db", "strategy", "schemes_per_region", "quant_type",
-    "freeze_shapes", "augment", "max_opset", "accept_unproven",
-)  # fmt: skip
-"""Options of ``tune`` that are settings of a run as they are."""
+def _samples(given: Given, options: TuneOptions) -> Samples | None:
+    """Its samples with labels and mask. Raises UsageError, DataError."""
+    if given.samples is None:
+        if options.mask != AUTO_MASK:
+            raise UsageError("--mask without --data: random samples have no padding")
+        if options.labels is not None:
+            raise UsageError("--labels without --data: labels belong to samples")
+        return None
+    samples, labels = given.masked(given.samples, options.mask), options.labels
+    if labels is None:
+        return samples
+    if options.metric in (None, "sqnr", *AGREEMENTS):
+        raise UsageError("--labels without a --metric that looks at them: give top1, or module:function")
+    array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
+    if array.ndim == 0 or len(array) != len(samples):
+        raise DataError(f"labels: an array of shape {list(array.shape)}, but there are {len(samples)} samples")
+    return replace(samples, labels=array)
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
 
 
 def seconds_of(budget: str | float | None) -> float | None:

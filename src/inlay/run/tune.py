@@ -45,9 +45,9 @@ from inlay.run.result import TuneResult, not_measured, write_json
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
 from inlay.run.stress import losses
-from inlay.run.tuned_for import elsewhere, facts_of
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8, Anchors
+from inlay.space.recipe import elsewhere
 from inlay.trial import Proposal
 from inlay.types import Placement
 
@@ -77,7 +77,7 @@ def tune(asked: TuneRequest) -> TuneResult:
         confirmed = cross_fitted(session, crossfit, confirmed)
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, given, model, search, ended, confirmed)
-        tuned_for = facts_of(session.worker.fingerprint)
+        tuned_for = session.worker.fingerprint.named_facts
         write_recipe(asked.out / "recipe.yaml", model.prepared, confirmed.placement, tuned_for)
         confirmed.install(asked.out / "model.onnx")
         write_json(asked.out / "result.json", result.as_json())
@@ -305,7 +305,7 @@ def _result(
         patterns=search.patterns.coverage,
         frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
-        elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint),
+        elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint.named_facts),
         random=random_note(inputs.file.model),
     )
     overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))

@@ -11,7 +11,7 @@ import difflib
 import enum
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from inlay.errors import UsageError
@@ -253,3 +253,26 @@ def _idle(rule: RecipeRule, known: Iterable[str], wish: str | None = None) -> st
     }.get(rule.scope, "node")
     hint = f"did you mean {', '.join(near)}?" if near else f"the model has, for instance, {', '.join(names[:3])}"
     return f"recipe: {rule} matches no {what} of the model; {hint}"
+
+
+def elsewhere(recipe: Recipe | None, facts: Callable[[], Mapping[str, str]]) -> str:
+    """What a target differs in from the one that a recipe is tuned for, as one line; empty where it is the same.
+
+    What pays depends on target and machine. Nothing is said of a recipe that records none: it was written by hand.
+
+    Args:
+        recipe: what is applied.
+        facts: of the target that it is applied on; not asked for where the recipe records none.
+    """
+    if recipe is None or not recipe.tuned_for:
+        return ""
+    then, now = recipe.tuned_for, facts()
+    if then == now:
+        return ""
+    other = then.get("target") != now["target"]
+    names = ["target"] if other else [n for n in {**then, **now} if then.get(n) != now.get(n)]
+    was, is_now = (", ".join(f"{n} {known.get(n, 'unknown')}" for n in names) for known in (then, now))
+    return (
+        f"the recipe is tuned for {was}; this is {is_now}: other operators may pay here; inlay bench says whether it "
+        "still does, and inlay tune without it finds what does"
+    )

@@ -35,6 +35,11 @@ class Fingerprint:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def named_facts(self) -> dict[str, str]:
+        """The facts, with the target's name among them, as recipes record them."""
+        return {"target": self.target, **self.facts}
+
+    @property
     def identity(self) -> str:
         """What a journal knows the target by: its name and the digest."""
         return f"{self.target} {self.digest}"

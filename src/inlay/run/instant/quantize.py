@@ -32,9 +32,8 @@ from inlay.run.machine_costs import read_costs
 from inlay.run.outputs import install, publish
 from inlay.run.reference import RunFiles, in_reference
 from inlay.run.robustness import Robustness, variations_of
-from inlay.run.tuned_for import elsewhere
 from inlay.search.baselines import FULL_INT8
-from inlay.space.recipe import Recipe
+from inlay.space.recipe import Recipe, elsewhere
 from inlay.space.recipe_file import find_recipe
 from inlay.space.resolve import Decision, resolve
 from inlay.space.units import rejection_counts
@@ -44,7 +43,7 @@ from inlay.trial import Accuracy
 from inlay.types import AUTO, Placement
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Quantized:
     """A model quantized without a search.
 
@@ -182,28 +181,29 @@ def quantize(
             publish(delivered.path, out)
         changed = changed_since(file)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
-    known_warning = "" if known is None else known.warning
+    warned = elsewhere(rules, lambda: worker.fingerprint.named_facts) or ("" if known is None else known.warning)
+    own_file = unchanged and prepared.extraction is not None
     return Quantized(
-        out,
-        file_sha256(out),
-        len(chosen.placement),
-        (sum(u.name in low for u in prepared.units), len(prepared.units)),
-        str(chosen.calibration).removeprefix("ranges by "),
-        accuracy,
-        rejection_counts(prepared.units),
-        tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions if not (unchanged and prepared.extraction)),
-        () if prepared.extraction is None else prepared.extraction.leftovers,
-        how,
-        "; ".join(filter(None, [*file.notes, changed, elsewhere(rules, lambda: worker.fingerprint) or known_warning])),
-        prepared.normalized.model.metadata_props.get(METADATA, ""),
-        loss,
-        len(samples),
-        DEFAULT_MIN_SQNR_DB if bound_db is None else bound_db,
-        one_shot.judge.silent,
-        any(u.quantizable for u in prepared.units),
-        prepared.extraction is not None,
-        "" if own is None else str(own),
-        random_note(file.model),
+        path=out,
+        sha256=file_sha256(out),
+        ports=len(chosen.placement),
+        units=(sum(u.name in low for u in prepared.units), len(prepared.units)),
+        ranges=str(chosen.calibration).removeprefix("ranges by "),
+        accuracy=accuracy,
+        refusals=rejection_counts(prepared.units),
+        decisions=() if own_file else tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions),
+        leftovers=() if prepared.extraction is None else prepared.extraction.leftovers,
+        by_costs=how,
+        warning="; ".join(filter(None, [*file.notes, changed, warned])),
+        frozen=prepared.normalized.model.metadata_props.get(METADATA, ""),
+        robustness=loss,
+        samples=len(samples),
+        asked_db=DEFAULT_MIN_SQNR_DB if bound_db is None else bound_db,
+        silent=one_shot.judge.silent,
+        quantizable=any(u.quantizable for u in prepared.units),
+        given_quantized=prepared.extraction is not None,
+        own_precision="" if own is None else str(own),
+        random=random_note(file.model),
     )
 
 
