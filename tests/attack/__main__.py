@@ -10,6 +10,7 @@ import sys
 COMMANDS = {
     "fuzz": "hostile models, samples, YAML, journals and options",
     "kills": "signals at random moments of seeded runs",
+    "replaced": "models, samples and earlier results written over at random moments of seeded runs",
     "functions": "the user's own functions that hang, end their process, or change what is not theirs",
     "farm": "nodes, devices and commands of a cluster killed at random moments",
     "fleet": "the same while a fleet of several models is tuned",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from inlay.tosa import command as tosa
 from inlay.tosa.lowering import lower
 
 STAGES = ("as it is", "confirm")
+HOWS = ("in place", "half", "rename", "truncate", "remove")
 
 
 def emptied(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -267,6 +271,90 @@ def test_a_model_that_is_written_between_reading_and_copying_is_refused(given: G
     given.replace()
     with pytest.raises(ModelError, match="changed while it was read: run the command again"):
         held(file, tmp_path / "held")
+
+
+class BeforeOpen:
+    """Does something once, before a file in a folder is opened for the n-th time."""
+
+    def __init__(self, folder: Path, number: int, do: Callable[[], None]) -> None:
+        self.folder, self.left, self.do = str(folder), number, do
+
+    @property
+    def done(self) -> bool:
+        return self.left <= 0
+
+    def hear(self, path: object) -> None:
+        if not self.done and isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(self.folder):
+            self.left -= 1
+            if self.left == 0:
+                self.do()
+
+
+LISTENING: list[BeforeOpen] = []
+
+
+def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    for each in LISTENING if event == "open" else ():
+        each.hear(arguments[0])
+
+
+@pytest.fixture(scope="session")
+def audited() -> None:
+    """A hook, which stays as long as the process."""
+    sys.addaudithook(hear)
+
+
+def spoil(path: Path, content: bytes, how: str) -> None:
+    if how == "rename":
+        path.with_name("fresh").write_bytes(content)
+        path.with_name("fresh").replace(path)
+    elif how == "remove":
+        path.unlink()
+    elif how == "truncate":
+        os.truncate(path, len(content) // 2)
+    else:
+        with path.open("r+b") as file:
+            file.write(content[: len(content) // 2 if how == "half" else None])
+
+
+@pytest.mark.usefixtures("audited")
+@pytest.mark.parametrize("how", HOWS)
+def test_whenever_it_is_written_over_the_copy_is_what_was_read_or_it_is_refused(
+    how: str, given: Given, tmp_path: Path
+) -> None:
+    """At every moment: before each time that one of its files is opened, until all is read and copied."""
+    names = sorted(p.name for p in given.path.parent.iterdir())
+    old = {name: (given.path.parent / name).read_bytes() for name in names}
+    given.replace()
+    new = {name: (given.path.parent / name).read_bytes() for name in names}
+    outcomes = set()
+    moments = [(name, number) for name in names for number in range(1, 99)]
+    while moments:
+        name, number = moments.pop(0)
+        shutil.rmtree(given.path.parent)
+        given.path.parent.mkdir()
+        for each, content in old.items():
+            (given.path.parent / each).write_bytes(content)
+        at = BeforeOpen(given.path.parent, number, partial(spoil, given.path.parent / name, new[name], how))
+        LISTENING[:] = [at]
+        try:
+            copy = held(load(given.path), tmp_path / f"{name}-{number}")
+        except ModelError as error:
+            outcomes.add("refused" if at.done and str(given.path) in str(error) else str(error))
+            continue
+        finally:
+            LISTENING.clear()
+        again = load(copy.content)
+        assert again.sha256 == copy.sha256
+        for key, value in copy.model.graph.initializers.items():
+            want, got = again.model.graph.initializers[key].const_value, value.const_value
+            assert want is not None
+            assert got is not None
+            np.testing.assert_array_equal(got.numpy(), want.numpy())
+        if not at.done:
+            outcomes.add("all moments")
+            moments = [m for m in moments if m[0] != name]
+    assert outcomes == {"refused", "all moments"}
 
 
 def test_a_copy_has_its_own_data(given: Given, tmp_path: Path) -> None:

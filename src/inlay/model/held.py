@@ -52,7 +52,10 @@ def held(file: ModelFile, folder: Path) -> ModelFile:
         raise ModelError(f"{file.path} cannot be copied to {folder}: {error.strerror or error}") from error
     if not file.external:
         return replace(file, copy=copy)
-    return replace(load(copy), path=file.path, external=file.external, copy=copy)  # which maps the copied data
+    try:
+        return replace(load(copy), path=file.path, external=file.external, copy=copy)  # which maps the copied data
+    except ModelError as error:  # data may have been cut short before its digest was taken
+        raise changed from error
 
 
 def require_as_read(file: ModelFile) -> None:

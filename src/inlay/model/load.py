@@ -14,7 +14,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -95,8 +95,7 @@ def load(source: ModelSource) -> ModelFile:
         raise ModelError(f"{path} is empty: it is not an ONNX model")
     try:
         with collector_paused():
-            model = ir.load(path)
-            return _checked(path, model)
+            return _checked(path)
     except InlayError:
         raise
     except OSError as error:
@@ -133,7 +132,12 @@ def _scratch() -> Path:
     return folder
 
 
-def _checked(path: Path, model: ir.Model) -> ModelFile:
+def _checked(path: Path) -> ModelFile:
+    content = path.read_bytes()  # once: the digest is that of what is parsed, whatever is written here meanwhile
+    form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    proto = onnx.load_model_from_string(content, form or "protobuf")
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
     if model.graph.num_nodes() == 0 and not model.graph.outputs:
         raise ModelError(f"{path} is not an ONNX model: it has neither operators nor outputs")
     if not model.graph.outputs:
@@ -142,7 +146,7 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     graphs = (*main, *(g for function in model.functions.values() for g in _with_bodies(function.graph)))
     _name_default_domain(model, graphs)
     _refuse_references(path, main)
-    _refuse_unknown_values(path, graphs)
+    _refuse_unknown_values(path, graphs, {t.values.name for t in proto.graph.sparse_initializer})
     _sort(path, model)
     for key in [k for k in model.metadata_props if not isinstance(k, str)]:
         del model.metadata_props[key]  # not UTF-8: nobody can ask for it
@@ -152,8 +156,8 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     _refuse_unreadable(path, model, main, graphs)
     _read_in(model, graphs)
     model, notes = _without_functions(model)
-    size = sum(p.stat().st_size for p in (path, *external))
-    return ModelFile(path, files_sha256([path, *external]), model, external, size, notes)
+    size = len(content) + sum(p.stat().st_size for p in external)
+    return ModelFile(path, files_sha256(external, content), model, external, size, notes)
 
 
 def _without_functions(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
@@ -244,24 +248,19 @@ def _schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | Non
     return None
 
 
-def _refuse_unknown_values(path: Path, graphs: Sequence[ir.Graph]) -> None:
-    """Every value that is read or handed out is an input, a constant or some operator's output."""
+def _refuse_unknown_values(path: Path, graphs: Sequence[ir.Graph], sparse: Collection[str]) -> None:
+    """What is read or handed out is an input, a constant or an output; the library passes over those ``sparse``."""
     for node in chain.from_iterable(graphs):
         for value in node.inputs:
             if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
                 continue
-            if value.name in _sparse(path):
+            if value.name in sparse:
                 raise ModelError(f"{path}: the constant {value.name} is sparse, which is not read: store it dense")
             raise ModelError(f"{path}: {node.op_type} {node.name} reads {value.name}, which nothing computes")
     for graph in graphs:
         for value in graph.outputs:
             if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
                 raise ModelError(f"{path}: {value.name} is an output of graph {graph.name}, and nothing computes it")
-
-
-def _sparse(path: Path) -> set[str]:
-    """Names of constants that are stored sparse, which the graph library passes over."""
-    return {t.values.name for t in onnx.load(path, load_external_data=False).graph.sparse_initializer}
 
 
 def _sort(path: Path, model: ir.Model) -> None:
@@ -384,9 +383,9 @@ def _with_bodies(graph: ir.Graph) -> tuple[ir.Graph, ...]:
     return (graph, *graph.subgraphs())
 
 
-def files_sha256(paths: Sequence[Path]) -> str:
-    """SHA-256 of files one after the other."""
-    digest = hashlib.sha256()
+def files_sha256(paths: Sequence[Path], begun: bytes = b"") -> str:
+    """SHA-256 of files one after the other, behind what it has ``begun`` with."""
+    digest = hashlib.sha256(begun)
     for path in paths:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK):

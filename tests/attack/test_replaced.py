@@ -1,0 +1,26 @@
+"""A file or two written over in every suite; ``python -m tests.attack replaced`` does it as often as it is told.
+
+Commands are forks, so they start from an interpreter of their own: one that has run nothing, and has no threads.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
+ROOT = Path(__file__).parents[2]
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(12, marks=pytest.mark.exhaustive)])
+def test_what_is_written_over_is_noticed_or_changes_nothing(count: int) -> None:
+    done = python("-m", "tests.attack", "replaced", "--count", str(count), "--seed", str(count))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": fine") == count
