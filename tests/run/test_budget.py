@@ -335,6 +335,21 @@ def test_anchors_go_on_until_there_is_something_to_confirm(low: bool | None, flo
     assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than there is time"
 
 
+def test_more_time_is_kept_for_writing_where_processes_start_slowly() -> None:
+    """Loading what the report takes is as slow there; yet most of a short budget is for the search."""
+
+    def kept_s(budget_s: float, started_s: float) -> float:
+        return budget_s - Plan.of(budget_s, 0.0, 0.0, lambda: 0.0, 1_000, started_s).before_writing.left
+
+    assert kept_s(15.0, 0.2) == kept_s(15.0, 0.0)
+    assert kept_s(15.0, 1.2) == pytest.approx(1.2)
+    assert kept_s(15.0, 300.0) == pytest.approx(1.5), "a device that was waited for"
+    assert kept_s(600.0, 300.0) == kept_s(600.0, 0.0)
+    plan = Plan.of(15.0, 0.0, 0.0, lambda: 0.0, 1_000, 1.2)
+    assert plan.before_report.left == pytest.approx(13.8)
+    assert Plan.of(None, 0.0, 0.0, lambda: 0.0, 1_000, 1.2).before_report.left == float("inf")
+
+
 def test_a_large_model_has_more_time_to_be_written_and_short_budgets_have_no_less_for_the_rest() -> None:
     small, large = (Plan.of(180.0, 0.0, 0.0, lambda: 0.0, size) for size in (1_000, 64_000_000))
     assert large.before_writing.left < small.before_writing.left - 2.0

@@ -40,6 +40,9 @@ _PRECISION_SHARE, _PRECISION_S, _PRECISION_MOST = 0.03, 2.0, 0.05
 """Of the whole time, for timing the given model in float32 besides; or seconds, where those are no more than this."""
 _WRITING_SHARE, _WRITING_S = 0.03, 2.0
 """Of the whole time, and seconds at most, for writing the result and ending the process, of a small model."""
+_WRITING_MOST = 0.1
+"""Of the whole time, for the same on a busy machine, where starting a process took as long: both load libraries. With a
+start of 1.7 s, a report took 1.0 s beyond a budget of 15 s of which 0.45 s were kept."""
 _WRITTEN_BYTES_S = 16e6
 """Bytes of a model for which that takes a second more: its file is copied, its graph drawn, its memory freed. With one
 of 63 MB a command of 180 s ended 4 s late where 2 s were kept."""
@@ -134,17 +137,27 @@ class Plan:
         begun: on the clock of ``deadline``.
         deadline: the result is written, and the process about to end.
         size: of the given model, in bytes.
+        started_s: seconds that starting a process took.
     """
 
     begun: float
     deadline: Deadline
     size: int = 0
+    started_s: float = 0.0
 
     @classmethod
-    def of(cls, budget_s: float | None, spent_s: float, begun: float, clock: Clock, size: int = 0) -> Plan:
+    def of(
+        cls,
+        budget_s: float | None,
+        spent_s: float,
+        begun: float,
+        clock: Clock,
+        size: int = 0,
+        started_s: float = 0.0,
+    ) -> Plan:
         """The plan of a command that began at ``begun``, when earlier sessions of its run had spent ``spent_s``."""
         at = math.inf if budget_s is None else begun + max(0.0, budget_s - spent_s)
-        return cls(begun, Deadline(at, clock), size)
+        return cls(begun, Deadline(at, clock), size, started_s)
 
     def with_time_to_confirm(self, budget_s: float | None) -> Plan:
         """The same with time from now on to confirm what earlier sessions found, if need be beyond the budget.
@@ -292,7 +305,16 @@ class Plan:
 
     @property
     def _writing_s(self) -> float:
-        return min(_WRITING_S + self.size / _WRITTEN_BYTES_S, _WRITING_SHARE * self.seconds)
+        return min(_WRITING_S + self.size / _WRITTEN_BYTES_S, max(_WRITING_SHARE * self.seconds, self._loading_s))
+
+    @property
+    def before_report(self) -> Deadline:
+        """When the report must begin, which is written behind everything else."""
+        return self.deadline if math.isinf(self.seconds) else self.deadline.earlier(self._loading_s)
+
+    @property
+    def _loading_s(self) -> float:
+        return min(_WRITING_S, self.started_s, _WRITING_MOST * self.seconds)
 
     def _reserve(self, effort: Effort, costs: Costs, contenders: int) -> float:
         return 0.0 if math.isinf(self.seconds) else effort.seconds(costs, contenders) + self._writing_s

@@ -88,7 +88,7 @@ class Session:
             identity = inputs.identity(self.worker.fingerprint.identity)
             self.journal = Journal(journal, identity, asked.restart, lambda: self.seconds)
             budget_s, size = inputs.config.budget_s, inputs.file.size
-            self.plan = Plan.of(budget_s, self.journal.spent_s, begun, self.lab.clock, size)
+            self.plan = Plan.of(budget_s, self.journal.spent_s, begun, self.lab.clock, size, self.worker_s)
             self.resumed = self.journal.judged
             self._deadline = self.plan.deadline
         except BaseException:  # also where it is interrupted: nobody else could end the worker

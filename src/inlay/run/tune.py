@@ -354,7 +354,7 @@ def _unsearched(search: _SearchSetup, ended: _SearchEnd, strategy: str) -> str:
 def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, confirmed: Confirmed) -> None:
     """Record what a report needs; what was delivered is profiled for it where there is time left."""
     writer, key, placement = model.candidates, model.candidates.key, confirmed.placement
-    if placement is not None and session.plan.deadline.fits(session.costs.profile_s(1, PROFILES_COMPARED)):
+    if placement is not None and session.plan.before_report.fits(session.costs.profile_s(1, PROFILES_COMPARED)):
         write = partial(writer.write, placement)
         search.evaluator.profile(key(placement), write, search.feed, confirmed.best.latency_ms * 1e6)
     unseen = session.inputs.verification
