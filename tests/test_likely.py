@@ -14,7 +14,7 @@ from onnx import TensorProto
 from inlay import api
 from inlay.cli.inspected import inspection
 from inlay.data import InputSpec, bound, input_specs, likely_sizes, random_samples, read_samples, template
-from inlay.errors import ModelError, UsageError
+from inlay.errors import ModelError, RunFailed, UsageError
 from inlay.testing import Builder, run_reference
 from tests.support.speech import SYMBOLS, voice
 from tests.support.texts import encoder
@@ -124,3 +124,34 @@ def test_inspect_runs_a_model_of_any_size(tmp_path: Path) -> None:
     found = api.inspect(tmp_path / "m.onnx")
     assert found.quantizable is not None
     assert found.quantizable.operators["Conv"][0] >= 4
+
+
+def padded(least: int) -> onnx.ModelProto:
+    """A sound that is mirrored by half of ``least`` numbers, as before a window, and the state of a recurrent net."""
+    b = Builder()
+    x, state = b.input("input", ("batch", "sequence")), b.input("state", (2, "batch", 4))
+    pads = b.constant("pads", np.array([0, 0, 0, least // 2]))
+    mirrored = b.node("mirrored", "Pad", [x, pads], mode="reflect")
+    mean = [b.node(f"mean_{v}", "ReduceMean", [v], keepdims=0) for v in (mirrored, state)]
+    b.output(b.node("sum", "Add", mean))
+    return b.model()
+
+
+@pytest.mark.parametrize("least", [128, 100_000])
+def test_sizes_that_are_suggested_ran_or_are_said_not_to(least: int, tmp_path: Path) -> None:
+    """What is mirrored by 64 numbers has more of them than the likeliest size; by 50,000, than any that is tried."""
+    path = tmp_path / "mirrored.onnx"
+    onnx.save(padded(least), path)
+    found = api.inspect(path)
+    sizes = dict(found.sizes)
+    ran = found.as_json()["sizes_ran"]
+    assert ran == (least == 128)
+    assert ("the runtime ran it once with" in found.template) == ran
+    assert ("DID NOT RUN" in found.template) != ran
+    feed = {"input": np.zeros((sizes["batch"], sizes["sequence"]), np.float32)}
+    feed["state"] = np.zeros((2, sizes["batch"], 4), np.float32)
+    if ran:
+        assert run_reference(path, feed)
+    else:
+        with pytest.raises(RunFailed):
+            run_reference(path, feed)

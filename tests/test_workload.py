@@ -266,6 +266,8 @@ def test_a_batch_that_the_model_cannot_run_is_refused_before_the_work(tmp_path: 
     with pytest.raises(UsageError, match="--batch 1,8: the model does not run at x 8x4: "):
         inlay.tune(save(b.model()), out=tmp_path / "out", batch=(1, 8))
     assert not (tmp_path / "out" / "result.json").exists()
+    with pytest.raises(UsageError, match="the model does not run at x 8x4: "):  # and not that the budget is too short
+        inlay.tune(save(b.model()), out=tmp_path / "out", batch=(1, 8), budget=0.5)
 
 
 def test_models_are_compared_on_stated_shapes(save: SaveModel) -> None:

@@ -21,7 +21,7 @@ from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
 from inlay.data import bound, common_sizes
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import InlayError, UsageError
+from inlay.errors import UsageError
 from inlay.explain import changes as _changes
 from inlay.explain import explain as _explain
 from inlay.explain import repair as _repair
@@ -42,7 +42,7 @@ from inlay.run import tune as _run_tune
 from inlay.run.call import Given, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare, load_all
 from inlay.run.inputs import RANDOM_SAMPLES
-from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
+from inlay.run.inspection import DryRun, Inspection, inspected
 from inlay.run.inspection import dry_run as _dry_run
 from inlay.run.instant import calibrate_machine as _calibrate
 from inlay.run.instant import quantize as _run_quantize
@@ -149,12 +149,7 @@ def inspect(
         InlayError: the model cannot be read, or the target cannot be used.
     """
     capabilities = Capabilities.of(create(target_of(target, target_options)))
-    given, tried = Given.read(model, None, bind).at_likely_sizes()
-    try:
-        feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
-        return inspection(given.file, quantizable_in(given.file, capabilities, feed), "")
-    except InlayError as error:
-        return inspection(given.file, None, f"{error}{tried}")
+    return inspected(Given.read(model, None, bind).at_plausible_sizes(), capabilities)
 
 
 @documented

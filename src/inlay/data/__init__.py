@@ -6,7 +6,7 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 
 from inlay.data.archives import as_text, load_feed, read_arrays, save_feed
 from inlay.data.images import Images
-from inlay.data.likely import likely_sizes, random_samples, template
+from inlay.data.likely import likely_sizes, random_samples, sizes_to_try, template
 from inlay.data.padding import Padding
 from inlay.data.reading import files_of, load_function, read_labels, read_samples
 from inlay.data.samples import (
@@ -76,6 +76,7 @@ __all__ = [
     "read_samples",
     "save_feed",
     "shapes_of",
+    "sizes_to_try",
     "split",
     "stress_set",
     "template",

@@ -31,21 +31,37 @@ _SIDE = re.compile(r"(h|w|height|width)$", re.IGNORECASE)
 _PAST = re.compile(r"past", re.IGNORECASE)
 _SUM = re.compile(r"\s*\+\s*")
 
+_STATE = re.compile(r"(state|hidden|cell|^h|^c)(n|_?\d|_?in)?$", re.IGNORECASE)
+
 _POSITIONS, _FRAMES, _SIDES, _KEPT, _OTHER = 64, 100, 224, 16, 16
+_OTHERS = (128, 512, 32, 2048)
+"""Sizes to try in place of a mere guess that does not run: of windows, and of what is divided by them."""
 
 
-def likely_sizes(specs: Sequence[InputSpec]) -> dict[str, int]:
-    """A plausible size for each dynamic dimension, by symbol: the one that a delivered model remembers, if any."""
+def likely_sizes(specs: Sequence[InputSpec], guess: int = _OTHER) -> dict[str, int]:
+    """A plausible size for each dynamic dimension, by symbol: the one that a delivered model remembers, if any.
+
+    Args:
+        specs: the inputs.
+        guess: the size of dimensions that nothing is known of.
+    """
     found: dict[str, int] = {}
     for spec in specs:
         for axis, dim in enumerate(spec.dims or ()):
             if isinstance(dim, str):
-                found.setdefault(dim, spec.tuned.get(dim) or _size(dim, axis, spec))
+                size = spec.tuned.get(dim) or _size(dim, axis, spec)
+                found.setdefault(dim, guess if size == _OTHER and not spec.tuned.get(dim) else size)
     for dim in found:  # such as "past_sequence_length + 1"
         parts = [found.get(part, int(part) if part.isdecimal() else 0) for part in _SUM.split(dim)]
         if len(parts) > 1 and all(parts):
             found[dim] = sum(parts)
     return found
+
+
+def sizes_to_try(specs: Sequence[InputSpec]) -> list[dict[str, int]]:
+    """Plausible sizes of the dynamic dimensions, the likeliest first; one where nothing is guessed."""
+    found = [likely_sizes(specs, guess) for guess in (_OTHER, *_OTHERS)]
+    return found[:1] if found[0] == found[1] else found
 
 
 def _size(dim: str, axis: int, spec: InputSpec) -> int:
@@ -58,6 +74,8 @@ def _size(dim: str, axis: int, spec: InputSpec) -> int:
         return _SIDES
     if spec.dtype.kind == "f" and _SOUND.search(spec.name) and len(dims) < 3:
         return RATE
+    if axis == 1 and len(dims) == 3 and _STATE.search(spec.name):
+        return 1  # layers, batch, numbers: of a recurrent net
     if spec.dtype.kind == "f" and len(dims) == 3:
         return _FRAMES
     return _POSITIONS if spec.dtype.kind in "iu" else _OTHER
@@ -102,7 +120,8 @@ def _shapes(specs: Sequence[InputSpec]) -> dict[str, tuple[int, ...]]:
         sizes_of = likely_sizes(specs)
         listed = ", ".join(f"{dim} (input {spec.name})" for dim, spec in missing.items())
         bind = " ".join(f"--bind {shlex.quote(f'{dim}={sizes_of[dim]}')}" for dim in missing)
-        raise UsageError(f"dynamic dimensions without a size: {listed}: give --data with real samples, or {bind}")
+        sizes = f"sizes, such as {bind} (not tried)"
+        raise UsageError(f"dynamic dimensions without a size: {listed}: give --data with real samples, or {sizes}")
     for spec in specs:
         size = math.prod(max(d, 1) for d in shapes[spec.name]) * spec.dtype.itemsize
         if size > MAX_RANDOM_BYTES:  # numpy refuses such a shape beside a 0, too
@@ -151,9 +170,15 @@ def _ids(spec: InputSpec) -> int:
     return min(spec.vocabulary or 2, most)
 
 
-def template(specs: Sequence[InputSpec]) -> str:
-    """A Python program that writes samples for ``--data``, with plausible sizes and values, to be filled in."""
-    sizes = likely_sizes(specs)
+def template(specs: Sequence[InputSpec], sizes: Mapping[str, int] | None = None, remark: str = "") -> str:
+    """A Python program that writes samples for ``--data``, to be filled in.
+
+    Args:
+        specs: the inputs.
+        sizes: of dynamic dimensions, by symbol; plausible ones by default.
+        remark: what is known of these sizes.
+    """
+    sizes = {**likely_sizes(specs), **(sizes or {})}
     shapes = {s.name: [sizes[d] if isinstance(d, str) else d for d in s.dims or ()] for s in specs}
     rows = []
     for spec in specs:
@@ -167,7 +192,8 @@ def template(specs: Sequence[InputSpec]) -> str:
     return (
         "import numpy as np\n\nrng = np.random.default_rng(0)\n"
         "# real samples in place of these, a hundred where you can; first axis = samples\n"
-        f'np.savez("samples.npz", **{{\n{body}\n}})\n'
+        + (f"# {remark}\n" if remark else "")
+        + f'np.savez("samples.npz", **{{\n{body}\n}})\n'
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from inlay.data import (
     bound,
     files_of,
     input_specs,
-    likely_sizes,
     parse_batch,
     parse_shapes,
     random_of_shapes,
     read_labels,
     read_samples,
+    sizes_to_try,
     tuned_sizes,
     workload_of,
 )
@@ -87,12 +87,13 @@ class Given:
         tuned = next(filter(None, (tuned_sizes(file.model) for file in files)), {})
         return replace(self, specs=[replace(spec, tuned=tuned) for spec in self.specs])
 
-    def at_likely_sizes(self) -> tuple[Given, str]:
-        """The same with a plausible size for each dynamic dimension, and these sizes for people."""
-        sizes = likely_sizes(self.specs)
-        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        tried = f" (with {listed}; --bind gives others)" if sizes else ""
-        return replace(self, specs=bound(self.specs, sizes)), tried
+    def at_plausible_sizes(self) -> Iterator[tuple[Given, dict[str, int]]]:
+        """The same with a plausible size for each dynamic dimension that has none, and all sizes: likeliest first."""
+        for sizes in sizes_to_try(self.specs):
+            specs = bound(self.specs, sizes)
+            pairs = [(s.dims or (), t.dims or ()) for s, t in zip(input_specs(self.file.model), specs, strict=True)]
+            found = {d: n for s, t in pairs for d, n in zip(s, t, strict=True) if isinstance(d, str)}
+            yield replace(self, specs=specs), {d: n for d, n in found.items() if isinstance(n, int)}
 
     def samples_or_random(self, rng: np.random.Generator, count: int, wishes: Sequence[ShapeWish] = ()) -> Samples:
         """Its samples, or random ones where there are none, of the shapes that are wished for."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.data import InputSpec, input_specs, template
-from inlay.errors import ModelError
+from inlay.errors import InlayError, ModelError
 from inlay.files import scratch
 from inlay.model.load import ModelFile
 from inlay.model.onnx_library import check
 from inlay.model.store import model_bytes
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import holds_quantized, take_apart
+from inlay.run.call import Given
 from inlay.run.given import run_given
 from inlay.run.inputs import TuneRequest
 from inlay.run.plan import efforts
@@ -76,6 +77,7 @@ class Inspection:
         quantizable: once normalized; None where the model could not be run.
         trouble: why it could not be run; empty where it was.
         notes: how the file was read, for people.
+        sizes: of dynamic dimensions, as the template has them, by symbol.
     """
 
     path: Path
@@ -89,11 +91,12 @@ class Inspection:
     quantizable: Quantizable | None
     trouble: str = ""
     notes: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def template(self) -> str:
-        """A Python program that writes samples for ``--data``, to be filled in."""
-        return template(self.inputs)
+        """A Python program that writes samples for ``--data``, to be filled in; it says whether its sizes ran."""
+        return template(self.inputs, self.sizes, _remark(self.sizes, self.quantizable is not None))
 
     def as_json(self) -> dict[str, Any]:
         """As plain data with stable keys."""
@@ -106,11 +109,44 @@ class Inspection:
             "is_quantized": self.is_quantized,
             "quantizable": None if self.quantizable is None else self.quantizable.as_json(),
             "trouble": self.trouble,
+            "sizes": dict(self.sizes),
+            "sizes_ran": self.quantizable is not None,
             "notes": list(self.notes),
         }
 
 
-def inspection(file: ModelFile, quantizable: Quantizable | None, trouble: str) -> Inspection:
+def inspected(tries: Iterable[tuple[Given, Mapping[str, int]]], target: Capabilities) -> Inspection:
+    """What a model is, by the first sizes of its dynamic dimensions at which the runtime ran it.
+
+    Args:
+        tries: the model with sizes, and these; at least one, the likeliest first.
+        target: what the target can run in low precision.
+    """
+    failed: Inspection | None = None
+    for given, sizes in tries:
+        try:
+            feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
+            return inspection(given.file, quantizable_in(given.file, target, feed), "", sizes)
+        except InlayError as error:
+            listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            tried = f" (with {listed}; --bind gives others)" if sizes else ""
+            failed = failed or inspection(given.file, None, f"{error}{tried}", sizes)
+    assert failed is not None, "there is at least one"
+    return failed
+
+
+def _remark(sizes: Mapping[str, int], ran: bool) -> str:
+    if not sizes:
+        return ""
+    listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    return (
+        f"the runtime ran it once with {listed}" if ran else f"it DID NOT RUN with {listed}: give sizes that it takes"
+    )
+
+
+def inspection(
+    file: ModelFile, quantizable: Quantizable | None, trouble: str, sizes: Mapping[str, int] | None = None
+) -> Inspection:
     """What ``file`` is; the other arguments as in :class:`Inspection`."""
     graph = file.model.graph
     return Inspection(
@@ -125,6 +161,7 @@ def inspection(file: ModelFile, quantizable: Quantizable | None, trouble: str) -
         quantizable,
         trouble,
         (*file.notes, *_refused(file)),
+        sizes or {},
     )
 
 
