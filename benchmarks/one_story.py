@@ -51,9 +51,12 @@ MODELS = ("mnist", "ppocr_cls", "g2p_bert", "stm_mbv2_flowers", "fastestdet")
 _WITH_A_RESULT = (0, 3)
 """Exit codes of a run that delivered something; 3 where its accuracy is not shown."""
 _ROUNDING = 0.006  # of a printed ratio, half a unit of its last digit and a little
-_ROW = re.compile(r"^  (\S.*?)  +([\d.]+) ms  +([\d.]+)x(?: \[([\d.]+), ([\d.]+)\])?  ")
-_GAIN = re.compile(r"Verdict.*?: ([\d.]+)x(?: \[[\d.]+, [\d.]+\])? over the given model \(([\d.]+) ms -> ([\d.]+) ms\)")
-_BARE = re.compile(r"(?<![\d.])(\d+\.\d\d)x(?! \[)")
+_ROW = re.compile(r"^  (\S.*?)  +(at most )?([\d.]+) ms  +(?:at least )?([\d.]+)x(?: \[[\d.]+, [\d.]+\]| \([^)]*\))?  ")
+_GAIN = re.compile(
+    r"Verdict.*?: (at least )?([\d.]+)x(?: \[[\d.]+, [\d.]+\]| \([^)]*\))? over the given model "
+    r"\(([\d.]+) ms -> (?:at most )?([\d.]+) ms\)"
+)
+_BARE = re.compile(r"(?<![\d.])(?<!at least )(\d+\.\d\d)x(?! \[)")
 
 
 def text_of(result: TuneResult) -> str:
@@ -115,16 +118,18 @@ def _of_text(text: str, result: Mapping[str, Any]) -> Iterator[str]:
     named = {a["name"]: a for a in result["anchors"]}
     for line in text.splitlines():
         if (row := _ROW.match(line)) and row[1] in named:
-            ms, gain, figures = float(row[2]), float(row[3]), named[row[1]]
+            ms, gain, figures = float(row[3]), float(row[4]), named[row[1]]
+            told = figures["speedup_low"] if row[2] else figures["speedup"]  # of a wide interval the lower bound alone
             if abs(base_ms / ms - gain) > _ROUNDING + gain * 0.0006 / ms:
                 yield f"table: {row[1]} {ms} ms beside {gain}x of {base_ms:.4f} ms"
-            if abs(figures["speedup"] - gain) > _ROUNDING or abs(figures["latency_ms"] - ms) > 0.0006:
+            if abs(told - gain) > _ROUNDING or abs(base_ms / told - ms) > 0.0006:
                 yield f"table and JSON differ in {row[1]}"
         if said := _GAIN.search(line):
-            gain, before, after = map(float, said.groups())
+            gain, before, after = map(float, said.groups()[1:])
+            told = result["best"]["speedup_low"] if said[1] else result["best"]["speedup"]
             if abs(before / after - gain) > _ROUNDING + gain * 0.0012 / after:
                 yield f"verdict: {before} -> {after} ms is not {gain}x"
-            if abs(result["best"]["speedup"] - gain) > _ROUNDING:
+            if abs(told - gain) > _ROUNDING:
                 yield "verdict and JSON differ"
         for bare in _BARE.findall(line):
             exact = {round(f["speedup"], 2) for f in [*named.values(), result["best"]] if _is_exact(f)}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+from benchmarks.one_story import contradictions
+
 from inlay.cli.render import _accuracy
 from inlay.quant.tolerance import state
-from inlay.trial import Accuracy, counted, together
+from inlay.trial import Accuracy, Interval, counted, shown_latency, shown_ratio, together
 
 
 def test_one_is_one_and_all_others_are_many() -> None:
@@ -23,3 +27,25 @@ def test_a_figure_over_all_samples_does_not_read_as_one_of_each() -> None:
         assert "dB each" in said
         assert "one by one" in said
     assert together(3) == "over 3 samples together"
+
+
+def test_an_interval_that_says_little_is_told_as_its_lower_bound() -> None:
+    wide, narrow = Interval(1.99, 1.81, 11.64), Interval(1.99, 1.81, 2.2)
+    assert shown_ratio(wide) == "at least 1.81x (readings too few for more)"
+    assert shown_ratio(narrow) == "1.99x [1.81, 2.20]"
+    assert shown_latency(10.0 / 1.99, wide) == f"at most {10.0 / 1.81:.3f} ms", "the two follow from each other"
+    assert shown_latency(5.0, narrow) == "5.000 ms"
+    assert shown_ratio(Interval(2.0, 0.0, math.inf)) == "too few readings"
+    assert shown_latency(5.0, Interval(2.0, 0.0, math.inf)) == "5.000 ms"
+
+
+def test_a_text_with_a_wide_interval_agrees_with_what_is_written() -> None:
+    """And one whose lower bound is another does not: the control."""
+    low = {"speedup": 2.0, "speedup_low": 1.81, "speedup_high": 11.64, "latency_ms": 5.0, "feasible": True}
+    best = {**low, "origin": "cut", "confirmed": True}
+    kept = {"best": best, "baseline": {"latency_ms": 10.0}, "anchors": [{**low, "name": "full-int8"}]}
+    result = {**kept, "pareto": [], "undecided": None, "not_timed": [], "notes": []}
+    gain, ms = shown_ratio(Interval(2.0, 1.81, 11.64)), shown_latency(5.0, Interval(2.0, 1.81, 11.64))
+    text = f"  full-int8  {ms}  {gain}  30.0 dB\nVerdict: {gain} over the given model (10.000 ms -> {ms}): cut."
+    assert contradictions(text, result) == []
+    assert len(contradictions(text.replace("1.81x", "1.71x"), result)) >= 2

@@ -11,6 +11,10 @@ from inlay.types import Placement
 Stage = Literal["emit", "accuracy", "compile", "run", "measure", "timeout", "worker"]
 
 
+WIDE = 1.5
+"""Upper bound of a ratio over its lower one beyond which only the lower one is told."""
+
+
 @dataclass(frozen=True)
 class Interval:
     """An estimate with its confidence bounds; ``low <= value <= high``."""
@@ -23,6 +27,11 @@ class Interval:
     def is_told(self) -> bool:
         """Whether there were readings enough for bounds: fewer leave everything open, from 0 to infinity."""
         return self.low > 0.0 and self.high < math.inf
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its bounds are so far apart that the estimate between them says little."""
+        return self.is_told and self.high > WIDE * self.low
 
     def excludes_gain(self, least: float = 1.0) -> bool:
         """Whether even the upper bound stays below ``least`` (as a ratio: no faster than)."""
@@ -52,10 +61,16 @@ UNTOLD = "too few readings"
 """What is shown in place of a ratio whose interval leaves everything open."""
 
 
+LITTLE = "readings too few for more"
+"""Why only the lower bound of a ratio is shown."""
+
+
 def shown_ratio(found: Interval, digits: int = 2) -> str:
-    """A ratio for people, with its interval; no number where readings were too few for one."""
+    """A ratio for people, with its interval: its lower bound where that is wide, no number where there is none."""
     if not found.is_told:
         return UNTOLD
+    if found.is_wide:
+        return f"at least {found.low:.{digits}f}x ({LITTLE})"
     if found.low == found.high:
         return f"{found.value:.{digits}f}x"
     return f"{found.value:.{digits}f}x [{found.low:.{digits}f}, {found.high:.{digits}f}]"
@@ -81,6 +96,11 @@ def together(samples: int, kind: str = "") -> str:
     """
     said = counted(samples, f"{kind} sample".strip())
     return f"on {said}" if samples == 1 else f"over {said} together"
+
+
+def shown_latency(ms: float, speedup: Interval, unit: str = "ms") -> str:
+    """A latency for people, as far as the ``speedup`` that it follows from tells it."""
+    return f"at most {ms * speedup.value / speedup.low:.3f} {unit}" if speedup.is_wide else f"{ms:.3f} {unit}"
 
 
 SHOWN_AS_EXACT_DB = 120.0

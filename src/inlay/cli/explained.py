@@ -9,7 +9,7 @@ from inlay.cli.terminal import Table
 from inlay.explain import policy
 from inlay.explain.explanation import Change, Explanation, Loss, Operator, Reason, Repair
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr, together
+from inlay.trial import SHOWN_AS_EXACT_DB, shown_ratio, shown_sqnr, together
 
 _ROWS = 12  # operators and conversions that are listed without --all
 _NAMES = 3  # operators that are named for a reason that many share
@@ -178,9 +178,7 @@ def _repair(done: Repair, unit: str, every: bool) -> Iterator[str]:
     if not done.written:
         yield f"Nothing was written to {done.path}: {done.problem}."
         return
-    gain = "it runs" if done.speedup is None else f"{done.speedup.value:.2f}x"
-    if done.speedup is not None and done.speedup.low < done.speedup.high:
-        gain += f" [{done.speedup.low:.2f}, {done.speedup.high:.2f}]"
+    gain = "it runs" if done.speedup is None else shown_ratio(done.speedup)
     yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {gain}, {_decibels(done)}."
     groups: defaultdict[tuple[str, str], list[Change]] = defaultdict(list)
     for change in done.changes:

@@ -28,6 +28,8 @@ from inlay.trial import (
     Interval,
     Measured,
     OutputError,
+    counted,
+    shown_latency,
     shown_ratio,
     shown_sqnr,
     together,
@@ -61,7 +63,7 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
         what = "float, normalized" if best.is_float else _what(best)
         yield (
             f"{verdict_word}: {shown_ratio(best.speedup)} over the given model "
-            f"({result.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}): {what}."
+            f"({result.baseline_ms:.3f} {unit} -> {shown_latency(best.latency_ms, best.speedup, unit)}): {what}."
         )
         if not best.is_float:
             yield f"  Over the normalized float model: {shown_ratio(best.over_float)}."
@@ -80,8 +82,8 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
         yield f"  Metric: {best.metric_statement}."
     search = result.search
     yield (
-        f"  {search['measurements']} candidates timed, {search['compiles']} built, {search['failed']} failed, "
-        f"{search['wall_s']:.0f} s; stopped because {search['stopped_because']}."
+        f"  {counted(search['measurements'], 'candidate')} timed, {search['compiles']} built, "
+        f"{search['failed']} failed, {search['wall_s']:.0f} s; stopped because {search['stopped_because']}."
     )
     for note in result.notes:
         yield f"  Note: {note}."
@@ -129,7 +131,8 @@ def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str)
     latency = outcome.latency
     if not latency.speedup.is_told:
         return anchor.name, "-", UNTOLD, shown
-    return anchor.name, f"{latency.ns / 1e6:.3f} {unit}", shown_ratio(latency.speedup), shown
+    ms = shown_latency(latency.ns / 1e6, latency.speedup, unit)
+    return anchor.name, ms, shown_ratio(latency.speedup), shown
 
 
 def _accuracy(accuracy: Accuracy, verified: bool) -> str:
@@ -160,7 +163,10 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
     head = ("model", "latency", "speed-up over the first, 95 % interval", "blocks")
     if any(r.estimated for r in rows):
         head = ("model", "latency, estimated", "speed-up over the first", "blocks")
-    cells = [(str(r.path), f"{r.latency_ms:.3f} {r.unit}", shown_ratio(r.speedup), str(r.blocks)) for r in rows]
+    cells = [
+        (str(r.path), shown_latency(r.latency_ms, r.speedup, r.unit), shown_ratio(r.speedup), str(r.blocks))
+        for r in rows
+    ]
     return Table("<>>>", [head, *cells])
 
 

@@ -8,7 +8,7 @@ from inlay.across.result import GIVEN, AcrossResult, Cell
 from inlay.cli.terminal import Table
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import UNTOLD, shown_ratio, shown_sqnr
+from inlay.trial import UNTOLD, shown_latency, shown_ratio, shown_sqnr
 
 
 def verdict(result: AcrossResult) -> Iterator[str | Table]:
@@ -50,11 +50,13 @@ def _cell(row: str, cell: Cell | None, unit: str) -> str:
         return "outside the bound" if cell.accuracy is not None else "does not run"
     if not cell.speedup.is_told:
         return UNTOLD
-    shown = "" if row == GIVEN else f" {cell.speedup.value:.2f}x"
+    least, wide = cell.speedup.low, cell.speedup.is_wide
+    shown = "" if row == GIVEN else f" at least {least:.2f}x" if wide else f" {cell.speedup.value:.2f}x"
     accuracy = (
         "" if cell.accuracy is None or (row == GIVEN and cell.serves) else f" {shown_sqnr(cell.accuracy.sqnr_db)}"
     )
-    return f"{cell.latency_ms:.3f} {unit}{shown}{accuracy}{'' if cell.serves or cell.accuracy is None else ' !'}"
+    latency = shown_latency(cell.latency_ms, cell.speedup, unit)
+    return f"{latency}{shown}{accuracy}{'' if cell.serves or cell.accuracy is None else ' !'}"
 
 
 def _deploy(result: AcrossResult) -> Iterator[str]:

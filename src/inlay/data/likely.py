@@ -120,8 +120,8 @@ def _shapes(specs: Sequence[InputSpec]) -> dict[str, tuple[int, ...]]:
         sizes_of = likely_sizes(specs)
         listed = ", ".join(f"{dim} (input {spec.name})" for dim, spec in missing.items())
         bind = " ".join(f"--bind {shlex.quote(f'{dim}={sizes_of[dim]}')}" for dim in missing)
-        sizes = f"sizes, such as {bind} (not tried)"
-        raise UsageError(f"dynamic dimensions without a size: {listed}: give --data with real samples, or {sizes}")
+        guess = f"sizes, such as {bind} (not tried)"
+        raise UsageError(f"dynamic dimensions without a size: {listed}: give --data with real samples, or {guess}")
     for spec in specs:
         size = math.prod(max(d, 1) for d in shapes[spec.name]) * spec.dtype.itemsize
         if size > MAX_RANDOM_BYTES:  # numpy refuses such a shape beside a 0, too

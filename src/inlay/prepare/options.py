@@ -138,7 +138,7 @@ MIN_SQNR = Option(
     type=float,
     show_default=False,
 )
-NO_BOUND = Option("Let accuracy go where it will.", type=bool)
+NO_BOUND = Option("Set no bound on the accuracy.", type=bool)
 ACCEPT_UNPROVEN = Option(
     "End with exit code 0, not 3, where the samples do not show the bound on new ones; the verdict still says so.",
     "Only :attr:`~inlay.run.result.TuneResult.exit_code` depends on it.",

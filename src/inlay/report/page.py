@@ -23,7 +23,7 @@ from inlay.run.outcome.evidence import Evidence
 from inlay.run.result import why_kept
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import SHOWN_AS_EXACT_DB, shown_ratio, shown_sqnr
+from inlay.trial import LITTLE, SHOWN_AS_EXACT_DB, shown_latency, shown_ratio, shown_sqnr
 
 REPORT = "report.html"
 """Name of the page in a run's folder."""
@@ -81,6 +81,7 @@ def page(run: FinishedRun) -> str:
         worst=[] if evidence is None else sorted(evidence.samples, key=lambda s: s[1])[:_WORST],
         outputs=run.result["best"].get("outputs", []),
         exact_db=SHOWN_AS_EXACT_DB,
+        latency=lambda found: shown_latency(found["latency_ms"], interval_of(found), unit_of(facts_of(run.result))),
         ratio=lambda figures: shown_ratio(interval_of(figures)),
         decibels=shown_sqnr,
         megabytes=megabytes,
@@ -155,12 +156,15 @@ def verdict(result: Mapping[str, Any]) -> str:
         return f"Keep the model as it is, at {given_ms:.3f} {unit}: {why}{sure}.{figures}"
     what = "as float, normalized" if best["is_float"] else f"with {best['qdq_pairs']} Q/DQ pairs"
     low, high = best["speedup_low"], best["speedup_high"]
+    gained, now = interval_of(best), shown_latency(best["latency_ms"], interval_of(best), unit)
     between = (
         "" if low is None or high is None or low == high else f", at 95 % confidence between {low:.2f} and {high:.2f}"
     )
+    fast = f"{best['speedup']:.2f} times as fast as the given model{between}"
+    if gained.is_wide:
+        fast = f"At least {gained.low:.2f} times as fast as the given model ({LITTLE})"
     return (
-        f"{best['speedup']:.2f} times as fast as the given model{between}: {given_ms:.3f} {unit} before, "
-        f"{best['latency_ms']:.3f} {unit} now, {what}{sure}.{' These figures are estimates.' * estimated}"
+        f"{fast}: {given_ms:.3f} {unit} before, {now} now, {what}{sure}.{' These figures are estimates.' * estimated}"
     )
 
 

@@ -26,7 +26,7 @@ from inlay.quant.saturation import Form
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
 from inlay.search.rewrite_choice import RewriteChoice
 from inlay.targets.base import KernelTime, OptionValue, TargetSpec
-from inlay.trial import Interval
+from inlay.trial import Interval, shown_ratio
 from inlay.types import Port, PortRewrite
 
 
@@ -80,7 +80,7 @@ class PrecisionChoice:
         """That the run was in float32, and why, for people; empty where it was not."""
         if not self.options or self.gain is None:
             return ""
-        gain = f"{self.gain.value:.2f}x [{self.gain.low:.2f}, {self.gain.high:.2f}]"
+        gain = shown_ratio(self.gain)
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
         return f"float32 is {gain} as fast as {self.own} for the given model: tuned with {options}; run it so"
 

@@ -19,6 +19,7 @@ from inlay.measure.costs import Costs
 from inlay.measure.race import Protocol
 from inlay.measure.stats import MIN_PAIRS
 from inlay.prepare.config import TuneConfig
+from inlay.trial import counted
 
 MOST_CONTENDERS = 5
 """Candidates of the search that are measured again, the given model aside."""
@@ -109,8 +110,9 @@ class Effort:
         """What it leaves out of a full effort; empty where it is one."""
         if self == full:
             return ""
-        chosen = f"{self.contenders} contenders chosen in {self.first} fresh processes"
-        by_search = f"{self.contenders} contenders chosen by the search's readings"
+        contenders = counted(self.contenders, "contender")
+        chosen = f"{contenders} chosen in {counted(self.first, 'fresh process', 'fresh processes')}"
+        by_search = f"{contenders} chosen by the search's readings"
         counts = f"{self.second * self.blocks} of {full.second * full.blocks} deciding blocks"
         return f"{chosen if self.first else by_search}, {counts}"
 

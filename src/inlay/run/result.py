@@ -16,7 +16,7 @@ from inlay.quant.tolerance import Statement
 from inlay.run.facts import PrecisionChoice
 from inlay.run.robustness import Robustness
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome, shown_ratio, shown_sqnr, together
+from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome, shown_latency, shown_ratio, shown_sqnr, together
 from inlay.version import __version__
 
 
@@ -264,7 +264,7 @@ class TuneResult:
         sure += "estimated " if is_estimate(self.facts) else ""
         return (
             f"{unproven}{sure}{shown_ratio(best.speedup)} over the given model "
-            f"({self.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}) "
+            f"({self.baseline_ms:.3f} {unit} -> {shown_latency(best.latency_ms, best.speedup, unit)}) "
             f"by {best.origin}; {metric}{fidelity} {where}; {self.model_path}"
         )
 

@@ -24,6 +24,7 @@ from inlay.measure.stats import LEVEL, MIN_PAIRS, speedup
 from inlay.measure.timing import Timing, joined
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
+from inlay.trial import shown_ratio
 
 _RESERVE = 4.0
 """Times the seconds of one process that must be left for its preempted blocks to be measured again."""
@@ -170,7 +171,7 @@ class FreshReadings:
         for i, entry in enumerate(entries):
             gains = [speedup(t.ns[:, 0], t.ns[:, i], LEVEL, t.taken[:, 0], t.taken[:, i]) for t in each if i]
             if gains and max(g.low for g in gains) > min(g.high for g in gains):
-                self.disagreed[entry.key] = ", ".join(f"{g.value:.2f}x [{g.low:.2f}, {g.high:.2f}]" for g in gains)
+                self.disagreed[entry.key] = ", ".join(map(shown_ratio, gains))
 
     def _one_process(
         self, place: int, start: StartWorker, entries: Sequence[Entry], most: int, seed: int, later: int
