@@ -13,6 +13,17 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
 ROOT = Path(__file__).parents[2]
+FALSE_ALARMS = """
+import sys
+from pathlib import Path
+from tests.attack.replaced import Attack, Ground
+
+ground = Ground(Path(sys.argv[1]))
+attack = Attack(0, False, "samples", "rename", 0, "confirm")
+for changed in (False, True):
+    ground.calm(attack, changed)["digest"] = "another"
+print(ground.faults(attack))
+"""
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -24,3 +35,10 @@ def test_what_is_written_over_is_noticed_or_changes_nothing(count: int) -> None:
     done = python("-m", "tests.attack", "replaced", "--count", str(count), "--seed", str(count))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": fine") == count
+
+
+@pytest.mark.exhaustive
+def test_a_mixture_is_noticed(tmp_path: Path) -> None:
+    """Negative control: another digest than the undisturbed runs have."""
+    done = python("-c", FALSE_ALARMS, str(tmp_path))
+    assert done.stdout.splitlines()[-1:] == ["[\"it is a mixture: ['digest']\"]"], done.stderr
