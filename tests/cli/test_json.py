@@ -19,7 +19,10 @@ from tests.support.command_line import RunCommand
 
 NULL = ("--target", "null")
 COMMANDS: dict[str, tuple[Sequence[str], set[str]]] = {
-    "tune": (("M", "-o", "O", "--data", "D", "--max-measurements", "4", *NULL, "-q"), {"best", "anchors"}),
+    "tune": (
+        ("M", "-o", "O", "--data", "D", "--max-measurements", "4", "--accept-unproven", *NULL, "-q"),
+        {"best", "anchors"},
+    ),
     "bench": (("M", "M", *NULL, "--blocks", "2", "--processes", "1"), {"models"}),
     "quantize": (("M", "-o", "Q", "--data", "D", *NULL), {"path", "sha256", "decisions"}),
     "select": (("O", "--fastest", "--to", "S"), {"path", "sha256", "speedup", "size_bytes"}),
