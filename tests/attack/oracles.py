@@ -144,9 +144,10 @@ def _asked_for(case: Case, folder: Path) -> list[Path]:
 
 def _configured(arguments: Sequence[str], folder: Path) -> list[str]:
     """Outputs that a file for ``--config`` names."""
-    files = [arguments[i + 1] for i, a in enumerate(arguments[:-1]) if a == "--config"]
+    places = [_place(arguments[i + 1], folder) for i, a in enumerate(arguments[:-1]) if a == "--config"]
+    files = [place for place in places if place.is_file()]  # a pipe would be waited for
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-        found = [yaml.safe_load(_place(f, folder).read_text(encoding="utf8")) for f in files]
+        found = [yaml.safe_load(file.read_text(encoding="utf8")) for file in files]
         return [str(f[key]) for f in found if isinstance(f, dict) for key in ("o", "out", "to") if key in f]
     return []
 
