@@ -151,7 +151,7 @@ def test_processes_that_choose_leave_time_for_those_that_decide(
 def test_what_was_done_of_a_confirmation_is_what_is_told() -> None:
     full = Effort(8, 3, 3, 8)
     assert full.done(3, 24) == full
-    assert full.done(1, 24).cut_from(full) == "8 contenders chosen in 1 fresh processes, 24 of 24 deciding blocks"
+    assert full.done(1, 24).cut_from(full) == "8 contenders chosen in 1 fresh process, 24 of 24 deciding blocks"
     assert full.done(3, 5).cut_from(full) == "8 contenders chosen in 3 fresh processes, 5 of 24 deciding blocks"
 
 

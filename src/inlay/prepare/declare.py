@@ -100,7 +100,11 @@ class Options:
         """``given``, or else all defaults, with ``changes``. Raises UsageError, also where there is no such option."""
         for name in changes:
             _refuse_unknown(cls.caller(), name, [f.name for f in fields(cls)])
-        return cls(**changes) if given is None else replace(given, **changes)
+        if given is None:
+            return cls(**changes)
+        if not isinstance(given, cls):
+            raise UsageError(f"{cls.caller()}: options takes {cls.__name__} or None, not {_shown(given)}")
+        return replace(given, **changes)
 
     def by_name(self) -> dict[str, Any]:
         """The value of each option."""
