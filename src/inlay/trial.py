@@ -11,6 +11,9 @@ from inlay.types import Placement
 Stage = Literal["emit", "accuracy", "compile", "run", "measure", "timeout", "worker"]
 
 
+LEVEL = 0.95
+"""Confidence level of intervals by default, and of what is reported."""
+
 WIDE = 1.5
 """Upper bound of a ratio over its lower one beyond which only the lower one is told."""
 

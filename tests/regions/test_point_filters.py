@@ -18,7 +18,8 @@ from inlay.regions.point_filters import (
     find_rejections,
     shape_arithmetic,
 )
-from inlay.regions.search_space import find_search_space, select_nodes
+from inlay.regions.search_space import find_search_space
+from inlay.space.recipe import select_nodes
 from inlay.space.rules import Rules
 from inlay.space.units import find_units, placement_from_labels
 from inlay.targets.onnxruntime.rules import rules_for

@@ -19,6 +19,7 @@ from inlay.model.graph import Graph
 from inlay.model.load import load
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.qparams import QParamsTable
+from inlay.regions.search_space import find_search_space
 from inlay.space import recipe_file
 from inlay.space.recipe import BUILTIN
 from inlay.space.resolve import DEFAULT, Decision, recipe_of, resolve
@@ -327,8 +328,9 @@ def test_a_recipe_restricts_the_search(tmp_path: Path) -> None:
     ready, feed = prepared(tmp_path, recipe)
     assert "left" not in {u.name for u in ready.selectable}
     assert {"right", "concat"} <= {u.name for u in ready.selectable}
-    assert not ready.space().rejections.allows(Port("left", 0))
-    assert ready.space().rejections.allows(Port("right", 0))
+    rejections = find_search_space(ready.graph, ready.rules, allowed=ready.allowed).rejections
+    assert not rejections.allows(Port("left", 0))
+    assert rejections.allows(Port("right", 0))
     placement = ready.label(frozenset(u.name for u in ready.selectable))
     assert placement.qtype(Port("right", 0)) is QType.INT8
     qparams = CalibrationChoice("minmax").table(ready, observe(ready, Samples((dict(feed),), "random", "")))

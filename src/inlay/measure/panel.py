@@ -13,10 +13,10 @@ from inlay.deadline import Clock
 from inlay.errors import Late, TargetError
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Lab
-from inlay.measure.stats import LEVEL, speedup
+from inlay.measure.stats import speedup
 from inlay.measure.timing import Timing, joined
 from inlay.targets.base import Artifact, TargetSpec
-from inlay.trial import Interval
+from inlay.trial import LEVEL, Interval
 
 Rows = Mapping[str, Artifact]
 """Files by row of the table, the given model first."""

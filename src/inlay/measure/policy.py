@@ -1,4 +1,4 @@
-"""The constants of measuring, each with its unit and its reason. What a user may set is in ``race.Protocol``."""
+"""The constants of measuring, each with its unit and its reason. What a user may set is in ``prepare.protocol``."""
 
 from __future__ import annotations
 

@@ -23,38 +23,10 @@ import numpy as np
 from inlay.measure import policy
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
-from inlay.measure.stats import LEVEL, speedup
+from inlay.measure.stats import speedup
+from inlay.prepare.protocol import Protocol
 from inlay.targets.base import Artifact
 from inlay.trial import Interval
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How to measure. Its text is part of a run's identity in the journal.
-
-    Attributes:
-        first_blocks: blocks of a race before the first decision.
-        most_blocks: blocks after which a race ends in any case.
-        slot_ns: nanoseconds that one reading should take at least.
-        least_gain: ratio by which a candidate must be faster than the incumbent (its lower bound) to replace it.
-        worth: ratio; the race is lost once the upper bound is below it.
-        discards: share of blocks that may be discarded for drift; beyond, the machine is never quiet, and all are kept.
-        race_s: seconds beyond which a race begins no further look.
-    """
-
-    first_blocks: int = 7
-    most_blocks: int = 28
-    slot_ns: int = 4_000_000
-    least_gain: float = 1.0
-    worth: float = 1.005
-    discards: float = 0.5
-    race_s: float = math.inf
-
-    @property
-    def level(self) -> float:
-        """Confidence level of each look at candidate against incumbent, so that all looks together keep 95 %."""
-        looks = 1 + max(0, math.ceil(math.log2(self.most_blocks / self.first_blocks)))
-        return 1.0 - (1.0 - LEVEL) / looks
 
 
 class Meter:

@@ -7,10 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from inlay.trial import Interval
-
-LEVEL = 0.95
-"""Confidence level by default, and of what is reported."""
+from inlay.trial import LEVEL, Interval
 
 MIN_PAIRS = 6
 """Below six pairs no 95 % signed-rank interval exists: 2 / 2^5 > 0.05."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from inlay.measure.race import Protocol
 from inlay.prepare import options
 from inlay.prepare.declare import documented
 from inlay.prepare.options import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB
+from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import Bound
 from inlay.quant.observers import METHODS, Method
 from inlay.space.recipe import Recipe

@@ -30,10 +30,8 @@ from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction
 from inlay.quant.rewrite import Rewrite
 from inlay.quant.uneven import find_uneven
-from inlay.regions.config import Config
-from inlay.regions.search_space import SearchSpace, find_search_space, select_nodes
 from inlay.space.masks import find_masks
-from inlay.space.recipe import Recipe
+from inlay.space.recipe import Recipe, select_nodes
 from inlay.space.resolve import Resolved, resolve
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units, placement_from_precisions, static_types
@@ -72,11 +70,6 @@ class PreparedModel:
     resolved: Resolved | None = None
     rewrites: tuple[Rewrite[Any], ...] = ()
     padded_by: str = ""
-
-    def space(self, config: Config | None = None) -> SearchSpace:
-        """The region-pattern search space."""
-        whole = self.units if self.allowed is None else None
-        return find_search_space(self.graph, self.rules, None, self.allowed, config, units=whole)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:

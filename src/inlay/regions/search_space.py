@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from inlay.errors import UsageError
 from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph
 from inlay.regions.config import Config
@@ -24,6 +22,7 @@ from inlay.regions.tree import (
     find_regions,
     regions_of_groups,
 )
+from inlay.space.recipe import select_nodes
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units
 
@@ -182,18 +181,3 @@ def _pattern(
         tuple(instances),
         concat_groups(graph, first.nodes, table),
     )
-
-
-def select_nodes(graph: Graph, globs: Iterable[str]) -> frozenset[str]:
-    """Names of the nodes that match any of ``globs`` (``*``, ``?``, ``[…]``; case counts).
-
-    Raises:
-        UsageError: some globs match no node; the message names them.
-    """
-    names = [n.name for n in graph.nodes]
-    matches = {glob: [n for n in names if fnmatch.fnmatchcase(n, glob)] for glob in globs}
-    unmatched = [glob for glob, found in matches.items() if not found]
-    if unmatched:
-        some = ", ".join(names[:3])
-        raise UsageError(f"--nodes: no node matches {', '.join(map(repr, unmatched))}; node names are such as {some}")
-    return frozenset(name for found in matches.values() for name in found)

@@ -5,8 +5,9 @@ journal ▶ strategy.tell``; :mod:`~inlay.run.evaluate` is one turn of it. Befor
 ``calibration``, ``strategies`` and ``oracles``; during it: ``budget``, ``noise_probes``, ``facts``, ``cost_database``,
 ``progress``; after it: :mod:`~inlay.run.confirm`, which decides in fresh processes, ``result``, and
 :mod:`~inlay.run.outcome`, which puts it together. :mod:`~inlay.run.instant` quantizes without a search; ``select`` and
-``compare`` are commands on what was measured or is given. The room may import everything below it: calibrate, prepare,
-search, regions, measure and targets. It offers functions to :mod:`inlay.api`, and no text for people other than notes.
+``compare`` are commands on what was measured or is given. The room may import everything below it: search,
+regions, calibrate, measure, prepare and targets. It offers functions to :mod:`inlay.api`, and no text for people other
+than notes.
 """
 
 __all__ = [

@@ -13,12 +13,12 @@ from inlay.errors import CompileFailed, ModelError, UsageError
 from inlay.files import scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
-from inlay.measure.stats import LEVEL, speedup
+from inlay.measure.stats import speedup
 from inlay.measure.timing import joined
 from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec, is_estimate, unit_of
-from inlay.trial import Interval
+from inlay.trial import LEVEL, Interval
 
 _SLOT_NS = 4_000_000  # that each reading takes at least
 

@@ -15,7 +15,8 @@ from inlay.errors import JournalError, Late, NoDevice, TargetError, TimedOut, Us
 from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.client import Worker
 from inlay.measure.own_precision import BLOCKS, gain_in_float32
-from inlay.measure.race import Meter, Protocol
+from inlay.measure.race import Meter
+from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Outputs
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed, best_of

@@ -12,7 +12,7 @@ from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve
 from inlay.regions.known import Coverage, KnownSchemes, schemes_of
 from inlay.regions.schemes import SchemeCompletion, activation_ports
-from inlay.regions.search_space import SearchSpace
+from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.run.evaluate import Candidate
 from inlay.types import Placement
 
@@ -44,7 +44,9 @@ class RunPatterns:
     @cached_property
     def space(self) -> SearchSpace:
         """The search space of the model."""
-        return self._prepared.space(self.config)
+        of = self._prepared
+        whole = of.units if of.allowed is None else None
+        return find_search_space(of.graph, of.rules, None, of.allowed, self.config, units=whole)
 
     @cached_property
     def coverage(self) -> Coverage | None:

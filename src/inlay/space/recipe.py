@@ -276,3 +276,18 @@ def elsewhere(recipe: Recipe | None, facts: Callable[[], Mapping[str, str]]) -> 
         f"the recipe is tuned for {was}; this is {is_now}: other operators may pay here; inlay bench says whether it "
         "still does, and inlay tune without it finds what does"
     )
+
+
+def select_nodes(graph: Graph, globs: Iterable[str]) -> frozenset[str]:
+    """Names of the nodes that match any of ``globs`` (``*``, ``?``, ``[…]``; case counts).
+
+    Raises:
+        UsageError: some globs match no node; the message names them.
+    """
+    names = [n.name for n in graph.nodes]
+    matches = {glob: [n for n in names if fnmatch.fnmatchcase(n, glob)] for glob in globs}
+    unmatched = [glob for glob, found in matches.items() if not found]
+    if unmatched:
+        some = ", ".join(names[:3])
+        raise UsageError(f"--nodes: no node matches {', '.join(map(repr, unmatched))}; node names are such as {some}")
+    return frozenset(name for found in matches.values() for name in found)

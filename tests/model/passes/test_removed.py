@@ -12,6 +12,7 @@ from onnx import helper
 from inlay.errors import RunFailed
 from inlay.model.load import load
 from inlay.prepare.model import prepare
+from inlay.regions.search_space import find_search_space
 from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, create
 from inlay.testing import Builder, random_feed
@@ -107,7 +108,8 @@ def test_where_the_opset_cannot_be_raised_all_say_so(tmp_path: Path, monkeypatch
     prepared = prepare(load(tmp_path / "model.onnx"), target, random_feed(model), tmp_path)
     assert not prepared.selectable
     assert all("opset 7 has no Q/DQ nodes" in u.rejection and "Sigh" in u.rejection for u in prepared.units)
-    reasons = {r.reason for r in prepared.space().rejections.ports.values() if r is not None}
+    rejections = find_search_space(prepared.graph, prepared.rules).rejections
+    reasons = {r.reason for r in rejections.ports.values() if r is not None}
     assert len(reasons) == 1
     assert "Sigh" in reasons.pop()
-    assert None not in prepared.space().rejections.ports.values()
+    assert None not in rejections.ports.values()

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.data import Samples
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
-from inlay.measure.race import Meter, Protocol
+from inlay.measure.race import Meter
 from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.targets.base import Artifact, TargetSpec

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from inlay.measure.stats import LEVEL, speedup
+from inlay.measure.stats import speedup
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import MOST_CONTENDERS
 from inlay.targets.base import Artifact
-from inlay.trial import Interval, Measured
+from inlay.trial import LEVEL, Interval, Measured
 from inlay.types import Placement
 
 FALSE_ACCEPT = 0.002

@@ -37,7 +37,6 @@ from inlay.measure.client import Limit, Worker
 from inlay.measure.costs import Costs
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.policy import REPORTED_LEVEL
-from inlay.measure.stats import LEVEL
 from inlay.model.load import file_sha256
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
@@ -80,7 +79,7 @@ from inlay.run.plan import QUICK_CONTENDERS, Effort, Plan, efforts
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
-from inlay.trial import Interval
+from inlay.trial import LEVEL, Interval
 from inlay.types import Placement
 
 _FALLBACKS = 3  # candidates that are judged where no contender keeps the bound: each look may pass one by luck

@@ -20,11 +20,11 @@ from inlay.deadline import Deadline
 from inlay.errors import InlayError, Late, TargetError
 from inlay.measure.client import Limit
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
-from inlay.measure.stats import LEVEL, MIN_PAIRS, speedup
+from inlay.measure.stats import MIN_PAIRS, speedup
 from inlay.measure.timing import Timing, joined
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
-from inlay.trial import shown_ratio
+from inlay.trial import LEVEL, shown_ratio
 
 _RESERVE = 4.0
 """Times the seconds of one process that must be left for its preempted blocks to be measured again."""

@@ -22,7 +22,7 @@ from inlay.calibrate.scorer import TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, observe, sharing_of
 from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError
-from inlay.measure.stats import LEVEL, speedup
+from inlay.measure.stats import speedup
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge
 from inlay.quant.calibrator import halves
@@ -32,7 +32,7 @@ from inlay.run.instant.proposal import Choice, Instant
 from inlay.search import policy
 from inlay.search.cost_table import CostTable
 from inlay.targets.base import Artifact, KernelTime, is_estimate
-from inlay.trial import Accuracy, Interval, shown_ratio
+from inlay.trial import LEVEL, Accuracy, Interval, shown_ratio
 from inlay.types import Placement
 
 INSTANT_S = 8.8
