@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,6 +51,25 @@ def test_a_proto_a_dict_and_a_function(tmp_path: Path, caplog: pytest.LogCapture
     assert {r.name for r in ours} == {"inlay"}
     assert any("full-int8" in r.message for r in caplog.records)
     assert inlay.select(tmp_path / "out", fastest=True, to=tmp_path / "s.onnx"), "the given model is read again"
+
+
+def test_options_are_one_value_of_their_own(model: Path, tmp_path: Path) -> None:
+    """Given whole, by name, or both: the same run, and the same line to ask for it again."""
+    options = inlay.TuneOptions(target="null", max_measurements=1, cost_db=False, out=tmp_path / "a")
+    whole = inlay.tune(model, options)
+    named = inlay.tune(model, **{**options.by_name(), "out": tmp_path / "b"})
+    both = inlay.tune(model, options, out=tmp_path / "c", seed=0)
+    assert whole.model_path.parent.name == "a", "a value that is given stays as it was"
+    folders = [r.model_path.parent for r in (whole, named, both)]
+    asked = [json.loads((f / "result.json").read_text())["command"].replace(str(f), "OUT") for f in folders]
+    assert len(set(asked)) == 1
+    assert asked[0].endswith("m.onnx --out OUT --target null --max-measurements 1 --no-cost-db")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.seed = 1  # type: ignore[misc]
+    with pytest.raises(InlayError, match="has no argument sed: did you mean seed"):
+        inlay.tune(model, options, sed=1)
+    with pytest.raises(InlayError, match="seed takes int, not 'x'"):
+        inlay.TuneOptions(seed="x")  # type: ignore[arg-type]
 
 
 @pytest.mark.exhaustive

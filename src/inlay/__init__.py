@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         region_pattern_autotuning_workflow,
     )
     from inlay.data.images import Images
+    from inlay.run.options import BenchOptions, ExplainOptions, QuantizeOptions, RegionsOptions, TuneOptions
     from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
     from inlay.targets.listing import list_targets
@@ -57,8 +58,10 @@ if TYPE_CHECKING:
     from inlay.version import __version__
 
 __all__ = [
+    "BenchOptions",
     "ChildRegionInputInsertionPoint",
     "Config",
+    "ExplainOptions",
     "Images",
     "InsertionScheme",
     "NodeInputInsertionPoint",
@@ -69,11 +72,14 @@ __all__ = [
     "QDQAutotuner",
     "QParams",
     "QType",
+    "QuantizeOptions",
     "Recipe",
     "Region",
     "RegionOutputInsertionPoint",
     "RegionPattern",
     "RegionType",
+    "RegionsOptions",
+    "TuneOptions",
     "TuneResult",
     "__version__",
     "bench",
@@ -107,6 +113,7 @@ _HOMES = {
         "write_report",
     ),
     "inlay.data.images": ("Images",),
+    "inlay.run.options": ("BenchOptions", "ExplainOptions", "QuantizeOptions", "RegionsOptions", "TuneOptions"),
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.targets.listing": ("list_targets",),
