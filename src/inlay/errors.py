@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree.
+"""Everything that can go wrong, as one tree of errors: each is a clear line with an exit code.
 
 ::
 

@@ -1,4 +1,7 @@
-"""What was found out about a placement. Results live here, never inside a placement."""
+"""What was found out about a placement: ``Trial``, ``Measured``, ``Infeasible``, ``Failed``.
+
+Results live here, never inside a placement.
+"""
 
 from __future__ import annotations
 

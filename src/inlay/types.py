@@ -1,4 +1,4 @@
-"""The frozen values that the whole system passes around.
+"""The frozen values that the whole system passes around: ``QType``, ``Port``, ``QParams``, ``Placement``.
 
 A :class:`Placement` says *where* Q/DQ nodes go; a :class:`QParams` gives their scale and zero point. Neither knows what
 was measured of it: that is a :class:`~inlay.trial.Trial`.

@@ -36,6 +36,11 @@ def packages(root: Path) -> list[str]:
     return sorted(p.parent.relative_to(root).as_posix() for p in root.rglob("__init__.py"))
 
 
+def docstring(path: Path) -> str:
+    """The docstring of a file; empty without one."""
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf8"))) or ""
+
+
 def is_plain_init(path: Path) -> bool:
     """Whether a file is an ``__init__.py`` that holds nothing but its text and ``__all__``."""
     return path.name == "__init__.py" and not any(
@@ -62,40 +67,9 @@ def mentions(page: str) -> list[str]:
     return [name for name in _NAMED.findall(page) if "/" in name]
 
 
-def missing_from(page: str, root: Path) -> list[str]:
-    """What ``page`` lacks, names twice, or names without its being there; one sentence each."""
-    named = rows(page)
-    expected = [f for f in files(root) if f != "__main__.py" and not is_plain_init(root / f)]
-    found = [f"{f} is not named" for f in expected if f not in named]
-    found += [f"{f} is named {named.count(f)} times" for f in sorted(set(named)) if named.count(f) > 1]
-    return found + [f"{f} does not exist" for f in dict.fromkeys(named) if not (root / f).is_file()]
-
-
 def room(path: str) -> str:
     """The first part of a path: a package, or a module of the root without its suffix."""
     return path.partition("/")[0].removesuffix(".py")
-
-
-def rooms(page: str) -> list[str]:
-    """The rooms in the order in which ``page`` enters them; one that it enters twice is there twice."""
-    found: list[str] = []
-    for path in rows(page):
-        if not found or found[-1] != room(path):
-            found.append(room(path))
-    return found
-
-
-def out_of_order(page: str, layers: Sequence[str], package: str) -> list[str]:
-    """Where the rooms of ``page`` contradict the layers of an import-linter contract (highest first)."""
-    levels = [[m.strip().removeprefix(f"{package}.") for m in re.split("[|:]", layer)] for layer in reversed(layers)]
-    level = {name: i for i, names in enumerate(levels) for name in names}
-    order = [name for name in rooms(page) if name != "__init__"]
-    found = [f"{name} is entered {order.count(name)} times" for name in sorted(set(order)) if order.count(name) > 1]
-    found += [f"{name} is in no layer" for name in dict.fromkeys(order) if name not in level]
-    found += [f"layer {name} is no room" for name in level if name not in order]
-    known = [name for name in dict.fromkeys(order) if name in level]
-    pairs = [(a, b) for i, a in enumerate(known) for b in known[i + 1 :] if level[a] > level[b]]
-    return found + [f"{a} comes before {b}, but is in a higher layer" for a, b in pairs]
 
 
 # --- imports ---------------------------------------------------------------------------------------------------------
@@ -149,8 +123,8 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
         edges: dict[str, set[str]] = {}
         for path, others in graph.items():
             if path.startswith(folder):
-                mine = _entry(path, folder)
-                inside = {_entry(o, folder) for o in others if o.startswith(folder)}
+                mine = entry(path, folder)
+                inside = {entry(o, folder) for o in others if o.startswith(folder)}
                 edges.setdefault(mine, set()).update(inside - {mine})
         reach = {name: _reachable(name, edges) for name in edges}
         groups = {tuple(sorted({name, *(o for o in reach[name] if name in reach.get(o, ()))})) for name in edges}
@@ -164,7 +138,8 @@ def _folders(path: str) -> list[str]:
     return ["/".join(parts[: i + 1]) + "/" for i in range(len(parts))]
 
 
-def _entry(path: str, folder: str) -> str:
+def entry(path: str, folder: str) -> str:
+    """What of ``folder`` (with a slash) holds ``path``: a file, or a folder in it."""
     return path.removeprefix(folder).partition("/")[0]
 
 

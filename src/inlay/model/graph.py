@@ -1,7 +1,7 @@
-"""An immutable, indexed view of a model's main graph. Everything is keyed by name, nothing by list position.
+"""The immutable index of a model's main graph that all analysis reads, keyed by names.
 
-All analysis (units, rules, domains, regions, placements) reads a :class:`Graph`. It is built once from the normalized
-model in linear time; look-ups take constant time.
+Nothing is keyed by list position. Units, rules, domains, regions and placements come from a :class:`Graph`. It is
+built once from the normalized model in linear time; look-ups take constant time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The region-pattern wing: search Q/DQ schemes for structural patterns of the graph instead of for single nodes.
 
 ``tune`` uses it as one strategy among others (``--strategy evolve``), and :mod:`inlay.autotuner` offers it step by
-step; whoever follows a model from the command line to the result may skip it whole. It may import ``space``,
-``model`` and the frozen values (``types``, ``trial``, ``errors``): no target, and no part of the run.
+step; whoever follows a model from the command line to the result may skip it whole. It imports the space, the model's
+graph, paired statistics and the frozen values: no target, and no part of the run.
 
 Vocabulary:
 

@@ -1,4 +1,4 @@
-"""What a run works with."""
+"""What a run is asked for, and what it works with: model, samples, workload, target, settings."""
 
 from __future__ import annotations
 

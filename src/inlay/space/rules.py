@@ -1,4 +1,4 @@
-"""What a target runs in low precision, and what it fuses and shares: a table that placement reads."""
+"""``Rules`` and ``OpRule``: what a target runs in low precision, fuses and shares, as a table."""
 
 from __future__ import annotations
 

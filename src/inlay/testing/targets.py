@@ -1,4 +1,4 @@
-"""The conformance class of targets."""
+"""The conformance suite of targets."""
 
 from __future__ import annotations
 

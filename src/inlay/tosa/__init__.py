@@ -1,11 +1,11 @@
 """Q/DQ ONNX to integer graphs and TOSA 1.0 flatbuffers, proven bit for bit.
 
-:func:`inlay.tosa.lowering.lower` does it all: a model with static shapes (``static_model``), the integer graph (``ir``,
-``integer_graph``, and one of ``rules`` per operator family), partitions (``partition``), and their flatbuffers
-(``layout``, ``serialize``) or ONNX models for the host (``host``). ``command`` writes them to disk (``sidefile``).
-``oracle`` computes integer operators in numpy, ``reference`` runs a lowered model there or on the TOSA reference model.
-The room imports ``quant``, ``model`` and what lies below them; the packages of the extra ``arm`` only through
-``extras``, when they are first needed.
+:func:`inlay.tosa.lowering.lower` does it all: a model with static shapes (``static_model``), the integer graph
+(``ir``, ``integer_graph``, and one of ``rules`` per operator family), partitions (``partition``), and their
+flatbuffers (``layout``, ``serialize``) or ONNX models for the host (``host``). ``command`` writes them to disk
+(``sidefile``). ``oracle`` computes integer operators in numpy, ``reference`` runs a lowered model there or on the TOSA
+reference model. A reader who does not deploy on NPUs may skip the room. It imports ``quant``, ``model`` and what lies
+below them; the packages of the extra ``arm`` only through ``extras``, when they are first needed.
 """
 
 __all__ = ["command", "ir", "layout", "lowering", "oracle", "reference", "rules", "sidefile"]

@@ -1,4 +1,6 @@
-"""``AveragePool`` that counts its padding, as one that does not, times the share of each window that is inside.
+"""``AveragePool`` that counts its padding, which comes out wrong in 8 bits, as one that does not, times a share.
+
+The share is that of each window that lies inside the image.
 
 OpenVINO 2026.4.1 takes padding for the least integer where the data come in 8 bits, whatever their zero point is: not
 only between Q/DQ nodes, but behind operators that a dequantization is moved through, and where a Pad stands before the

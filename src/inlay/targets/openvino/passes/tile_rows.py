@@ -1,4 +1,4 @@
-"""``Conv`` whose windows fill the rows of AMX tiles exactly, with one more column of zeros.
+"""``Conv`` whose windows fill the rows of AMX tiles exactly, which comes out wrong, with a column of zeros more.
 
 OpenVINO 2026.4.1 gets such a convolution wrong, in bfloat16 and in 8 bits, as it was given as well: where there are few
 channels, those of a window's row are multiplied as one row, and where these are several tile rows without a rest, the
