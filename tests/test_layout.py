@@ -23,7 +23,6 @@ SWALLOWED: Mapping[str, str] = {
     "data/images.py: _numbers (TypeError)": "values of a user that are no numbers become NaN, and are refused as such",
     "data/reading.py: blame (Exception)": "the text of a user's own error, which is told without it",
     "data/samples.py: tuned_sizes (AttributeError)": "metadata of another tool, JSON of any form",
-    "model/joins.py: _labels (TypeError)": "sizes of a graph that do not fit",
     "model/load.py: _schema (TypeError)": "versions of operators in a model that the binding cannot take",
     "model/silence.py: silence (AttributeError)": "a C library without fflush",
     "run/cost_database.py: _load (AttributeError)": "a damaged file, JSON of any form",

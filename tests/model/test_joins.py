@@ -127,6 +127,21 @@ def test_constants_tell_elements_apart(name: str) -> None:
         assert (axes[3] is not None) == ("joined" in name or "heads" in name)
 
 
+@pytest.mark.parametrize("axis", [0, -4, 1, 7])
+def test_rows_of_a_quantized_weight_are_seen_where_its_scales_fit(axis: int) -> None:
+    """Seven is no axis: a file that says so is for others to refuse."""
+    constants: dict[str, np.ndarray] = {
+        "q": np.full((6, 6, 1, 1), 100, np.int8),
+        "scales": VECTOR.ravel(),
+        "zeros": np.zeros(6, np.int8),
+    }
+    model, feed = _one_input(
+        lambda add: add("Conv", "x", add("DequantizeLinear", "q", "scales", "zeros", axis=axis)), constants
+    )
+    found = joins_of(ir.from_proto(model), feed)
+    assert (found != {}) == (axis in (0, -4)), "along the inputs all rows are of one size"
+
+
 @pytest.mark.parametrize("what", ["even", "one small", "zeros", "a table"])
 def test_constants_of_about_one_size_tell_nothing(what: str) -> None:
     """Nor does one channel of many that is scaled to nearly nothing, or any that are dead."""

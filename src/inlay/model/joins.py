@@ -202,7 +202,7 @@ def _labels(nodes: Sequence[ir.Node], shapes: Mapping[str, tuple[int, ...]]) -> 
         wanted = [shapes.get("" if v.name is None else v.name) for v in node.outputs]
         try:
             made = _moved(node, given, wanted)
-        except (ValueError, IndexError, TypeError):  # sizes that do not fit: nothing is known behind it
+        except (ValueError, IndexError):  # sizes that do not fit: nothing is known behind it
             continue
         for value, labels in zip(node.outputs, made, strict=False):
             if labels is not None and value.name:
@@ -266,8 +266,8 @@ def _written_apart(node: ir.Node) -> Labels | None:
     if node.op_type not in _SCALING | _ADDING:
         return None
     for value in node.inputs:
-        constant = None if value is None else _constant(value)
-        if constant is None or constant.dtype.kind != "f" or not 1 < max(constant.shape, default=1) == constant.size:
+        constant = _real(value)
+        if constant is None or not 1 < max(constant.shape, default=1) == constant.size:
             continue
         groups = groups_apart(np.abs(constant.reshape(1, -1)), zero=node.op_type in _ADDING)
         if len(groups) > 1:
@@ -278,13 +278,13 @@ def _written_apart(node: ir.Node) -> Labels | None:
 def _rows_apart(node: ir.Node) -> Labels | None:
     """The same of an output's channels, by the rows of a weight and by its bias."""
     weight, bias = (None if len(node.inputs) <= i else node.inputs[i] for i in (1, 2))
-    rows = None if weight is None else _constant(weight)
+    rows = _real(weight)
     if rows is None or rows.ndim < 2 or rows.size == 0 or (node.op_type == "MatMul" and rows.ndim != 2):
         return None
     if node.op_type == "MatMul" or (node.op_type == "Gemm" and not node.attributes.get_int("transB", 0)):
         rows = rows.T
-    sizes = np.sqrt(np.square(rows.reshape(len(rows), -1), dtype=np.float64).sum(axis=1))
-    added = None if bias is None else _constant(bias)
+    sizes = np.sqrt(np.square(rows.reshape(len(rows), -1)).sum(axis=1))
+    added = _real(bias)
     if added is not None and added.size in (1, len(rows)):
         sizes = sizes + np.abs(added.ravel())
     groups = groups_apart(sizes[None])
@@ -329,17 +329,27 @@ def _constant(value: ir.Value) -> np.ndarray | None:
     return None if known is None or known.size > _MOST_CONSTANTS else np.asarray(known.numpy())
 
 
+def _real(value: ir.Value | None) -> np.ndarray | None:
+    """A constant of real numbers, in float64."""
+    constant = None if value is None else _constant(value)
+    return None if constant is None or constant.dtype.kind in "bcOSU" else constant.astype(np.float64)
+
+
 def _dequantized(node: ir.Node) -> np.ndarray | None:
+    """What constants amount to; None where they do not fit, which is for others to say."""
     quantized, scale, *zero = (None if v is None else _constant(v) for v in node.inputs)
-    if quantized is None or scale is None or quantized.dtype.kind not in "iu" or scale.ndim > 1:
+    if quantized is None or scale is None or quantized.dtype.kind not in "iu":
         return None
-    axis = node.attributes.get_int("axis", 1)
-    along = [1] * quantized.ndim
+    shift = np.zeros(1) if not zero or zero[0] is None else zero[0]
+    along, axis = [1] * quantized.ndim, node.attributes.get_int("axis", 1)
     if scale.size > 1:
+        if not -quantized.ndim <= axis < quantized.ndim or quantized.shape[axis] != scale.size:
+            return None
         along[axis] = scale.size
-    shifts = np.zeros(1) if not zero or zero[0] is None else zero[0]
-    shifts = shifts.reshape(along if shifts.size > 1 else [1] * quantized.ndim).astype(np.float64)
-    return np.asarray((quantized - shifts) * scale.reshape(along))
+    if shift.size not in (1, scale.size):
+        return None
+    shift = shift.astype(np.float64).reshape(along if shift.size > 1 else [1] * quantized.ndim)
+    return np.asarray((quantized - shift) * scale.reshape(along))
 
 
 def _along_axes(labels: Labels | None) -> tuple[tuple[int, ...] | None, ...]:
