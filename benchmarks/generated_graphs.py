@@ -95,13 +95,13 @@ class GraphBuilder:
             outputs = [v for n in self.nodes for v in n.outputs if v and v not in read]
         frozen = MappingProxyType
         return Graph(
-            tuple(self.nodes),
-            tuple(self.inputs),
-            tuple(outputs),
-            frozen(dict(self.initializers)),
-            frozen(dict(self.dtypes)),
-            frozen(dict(self.shapes)),
-            17,
+            nodes=tuple(self.nodes),
+            inputs=tuple(self.inputs),
+            outputs=tuple(outputs),
+            initializers=frozen(dict(self.initializers)),
+            dtypes=frozen(dict(self.dtypes)),
+            shapes=frozen(dict(self.shapes)),
+            opset=17,
         )
 
 

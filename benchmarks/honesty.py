@@ -218,7 +218,9 @@ def simulate(scenario: Scenario, seed: int, budget_s: float | None = DEFAULT_BUD
             lab = replace(far, clock=clock, sleep=clock.sleep)  # pauses between blocks cost nothing
         path = Path(folder) / "model.onnx"
         onnx.save(network(), path)
-        result = tune(TuneRequest(load(path), Path(folder) / "out", samples(seed), config, lab=lab))
+        result = tune(
+            TuneRequest(file=load(path), out=Path(folder) / "out", samples=samples(seed), config=config, lab=lab)
+        )
         delivered = onnx.load(result.model_path)
         given = path.read_bytes() == result.model_path.read_bytes()
     best = result.best

@@ -232,7 +232,11 @@ def _run(
         path = Path(name) / "model.onnx"
         onnx.save(honesty.network(), path)
         lab = simulated(target, clock)
-        result = tune(TuneRequest(read_model(path), Path(name) / "out", honesty.samples(seed), config, lab=lab))
+        result = tune(
+            TuneRequest(
+                file=read_model(path), out=Path(name) / "out", samples=honesty.samples(seed), config=config, lab=lab
+            )
+        )
         return result, onnx.load(result.model_path)
 
 

@@ -68,7 +68,9 @@ def _files(subject: Subject, folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     (work / "plain").mkdir(parents=True)
     with HERE.start(paired.TARGET, work, usual_limit) as worker:
-        evened = OneShot.open(file, target, worker, work, samples, specs, "auto", 0, None, in_reference(file))
+        evened = OneShot.open(
+            file, target, worker, work, samples, specs=specs, augment="auto", seed=0, sizes=None, run=in_reference(file)
+        )
         plain = prepare(file, target, samples.feeds[0], work / "plain")
         for recipe in RECIPES:
             for way in WAYS:

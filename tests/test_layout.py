@@ -70,6 +70,10 @@ def test_files_rooms_and_the_root_stay_small() -> None:
     assert house.too_large(ROOT) == []
 
 
+def test_long_rows_of_arguments_have_names() -> None:
+    assert house.unnamed(ROOT) == []
+
+
 def test_every_package_says_what_it_is_for_and_offers() -> None:
     assert house.without_contents(ROOT) == []
 
@@ -116,6 +120,11 @@ def test_a_sound_house_passes(tmp_path: Path) -> None:
     assert house.runtime_names(root, ["low", "high"]) == []
     assert house.too_large(root) == []
     assert house.without_contents(root) == []
+
+
+def test_a_call_with_a_long_row_of_arguments_is_found(tmp_path: Path) -> None:
+    calls = "f(1, 2, 3, 4, 5, 6, 7, 8)\nf(1, 2, 3, 4, 5, 6, 7, 8, x=9)\ng.f(1, 2, 3, 4, 5, 6, 7, 8, 9)\n"
+    assert house.unnamed(build(tmp_path, {"low/b.py": calls})) == ["low/b.py: line 3: g.f with 9"]
 
 
 def test_what_a_page_mentions() -> None:

@@ -228,7 +228,7 @@ def test_a_run_measures_the_shapes_and_says_what_each_gains(tmp_path: Path, save
     config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_measurements=3, cost_db=False)
     samples = Samples(tuple(texts([8, 12] * 3 + [40] * 6)), "feeds", "test")
     lab = simulated(NullTarget(), Clock())
-    tune(TuneRequest(load(save(encoder())), tmp_path / "out", samples, config, lab=lab))
+    tune(TuneRequest(file=load(save(encoder())), out=tmp_path / "out", samples=samples, config=config, lab=lab))
     said = json.loads((tmp_path / "out" / "result.json").read_text())["best"]
     assert {s["shapes"]["input_ids"][1]: s["weight"] for s in said["shapes"]} == {8: 0.25, 12: 0.25, 40: 0.5}
     assert said["latency_ms"] == pytest.approx(sum(s["weight"] * s["latency_ms"] for s in said["shapes"]))

@@ -88,7 +88,9 @@ def across(
     )
     samples = Samples(feeds, "test", "test")
     return tune_across(
-        TuneRequest(load(path), out, samples, config, lab=(rig or Rig()).lab(), **options), specs, others
+        TuneRequest(file=load(path), out=out, samples=samples, config=config, lab=(rig or Rig()).lab(), **options),
+        specs,
+        others,
     )
 
 

@@ -97,7 +97,7 @@ def choose(space: Workspace, least_db: float | None = None) -> tuple[Calibration
     scorer = Scorer(space)
     some = [dict(feed) for feed in space.feeds[:8]]
     found = choose_calibration(
-        space.prepared, space.observed, space.full(), some, scorer, 3.0, least_db, clock=StepClock()
+        space.prepared, space.observed, space.full(), some, scorer, 3.0, min_sqnr_db=least_db, clock=StepClock()
     )
     return found, scorer
 
@@ -168,7 +168,9 @@ def test_several_hands_choose_as_one_does(
         score = TableScorer(judge, in_process(space.prepared, last.feeds))
         with helped(recruit, 1e9):
             observed, full = observe(space.prepared, some), space.full()
-            choice = choose_calibration(space.prepared, observed, full, some.feeds, score, 3.0, 60.0, clock=StepClock())
+            choice = choose_calibration(
+                space.prepared, observed, full, some.feeds, score, 3.0, min_sqnr_db=60.0, clock=StepClock()
+            )
         made.append((choice, choice.rounding.digest, choice.digest(observed)))
     assert made[0] == made[1]
     assert made[0][0].rounding.steps
@@ -225,7 +227,15 @@ def test_products_are_chosen_for_where_all_is_clearly_below_the_bound(
 
     some = [dict(feed) for feed in space.feeds]
     found = choose_calibration(
-        space.prepared, space.observed, full, some, By(score), 0.0, 20.0, clock=StepClock(), products=products
+        space.prepared,
+        space.observed,
+        full,
+        some,
+        By(score),
+        0.0,
+        min_sqnr_db=20.0,
+        clock=StepClock(),
+        products=products,
     )
     assert (asked.count(full), asked.count(products) > len(METHODS)) == ((1, True) if apart else (len(asked), False))
     assert set(found.scores) == set(METHODS)

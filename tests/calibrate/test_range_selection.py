@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import onnx
@@ -58,8 +58,8 @@ def choose(*planted: Planted, samples: int = 6, seconds: float = 2000.0) -> Rang
         "minmax",
         feeds,
         [{"y": np.ones(1, np.float32)} for _ in feeds],
-        seconds,
-        lambda: float(next(ticks)),
+        seconds=seconds,
+        clock=lambda: float(next(ticks)),
     )
 
 
@@ -148,8 +148,9 @@ def test_the_worst_output_counts() -> None:
     feeds = [{"x": np.array([i])} for i in range(4)]
     wanted = [{"y": np.ones(1, np.float32), "z": np.ones(1, np.float32)} for _ in feeds]
     local = {"a": dict.fromkeys(OPTIONS, 1.0)}
-    args: tuple[Any, ...] = ([{"a": OPTIONS}] * 4, local, "minmax", feeds, wanted, 100.0, iter(range(10**6)).__next__)
-    assert choose_ranges([cast(RangeProbe, probe)], *args).methods == {"a": "minmax"}
+    given, ticks = [cast(RangeProbe, probe)], iter(range(10**6)).__next__
+    found = choose_ranges(given, [{"a": OPTIONS}] * 4, local, "minmax", feeds, wanted, seconds=100.0, clock=ticks)
+    assert found.methods == {"a": "minmax"}
 
 
 def test_a_range_that_larger_samples_overrun_loses_its_small_lead() -> None:
@@ -167,7 +168,10 @@ def test_a_range_that_larger_samples_overrun_loses_its_small_lead() -> None:
         probe = cast(RangeProbe, Tight({"a": {m: np.ones(16) for m in TRIED}}))
         options, local = [{"a": OPTIONS}] * 6, {"a": dict.fromkeys(OPTIONS, 1.0)}
         ticks = iter(range(10**6)).__next__
-        return choose_ranges([probe], options, local, "minmax", feeds, wanted, 1000.0, ticks, headroom).methods["a"]
+        chosen = choose_ranges(
+            [probe], options, local, "minmax", feeds, wanted, seconds=1000.0, clock=ticks, headroom=headroom
+        )
+        return chosen.methods["a"]
 
     assert found({}) == found({"a": 0.0}) == "mse"
     assert found({"a": 0.25}) == "minmax"
@@ -187,7 +191,9 @@ def test_each_sample_has_its_own_qparams() -> None:
     probe, local = cast(RangeProbe, Seen({"a": {m: np.ones(16) for m in TRIED}})), {"a": dict.fromkeys(TRIED, 1.0)}
     for options, best in ((own, "mse"), (OPTIONS, "minmax")):
         ticks = iter(range(10**6)).__next__
-        found = choose_ranges([probe], [{"a": options}] * 6, local, "minmax", feeds, wanted, 1000.0, ticks)
+        found = choose_ranges(
+            [probe], [{"a": options}] * 6, local, "minmax", feeds, wanted, seconds=1000.0, clock=ticks
+        )
         assert found.methods == {"a": best}
 
 
@@ -271,7 +277,9 @@ def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(work
 
     def run(seconds: float, start: Method) -> Ranges:
         given = [options] * len(feeds)
-        return choose_ranges([probe], given, local, start, feeds, wanted, seconds, lambda: float(next(ticks)))
+        return choose_ranges(
+            [probe], given, local, start, feeds, wanted, seconds=seconds, clock=lambda: float(next(ticks))
+        )
 
     found = run(1e5, "minmax")
     assert covered_high(options, found, "a") < 20.0

@@ -81,7 +81,9 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
     clock = Clock()
     lab = simulated(registry.create(SPEC), clock)
     config = TuneConfig(target=SPEC, max_measurements=12, cost_db=False)
-    return tune(TuneRequest(load(folder / "model.onnx"), folder / "out", samples, config, lab=lab))
+    return tune(
+        TuneRequest(file=load(folder / "model.onnx"), out=folder / "out", samples=samples, config=config, lab=lab)
+    )
 
 
 def test_tuning_takes_the_rewrite_where_it_pays(result: TuneResult) -> None:

@@ -73,7 +73,15 @@ def test_a_float_model_and_an_input_are_no_place_to_repair(folder: Path, tmp_pat
 def test_changes_are_told_by_operators_and_values() -> None:
     def found(precision: str, ms: float, value: str) -> Explanation:
         operators = (Operator("conv", "Conv", precision, "Conv", ms, True),)  # type: ignore[arg-type]
-        return Explanation("m", "t", True, ms, ms, operators, (Waste("idle-pair", value, (), 0.25, 0.1),))
+        return Explanation(
+            model="m",
+            target="t",
+            quantized=True,
+            latency_ms=ms,
+            kernels_ms=ms,
+            operators=operators,
+            waste=(Waste("idle-pair", value, (), 0.25, 0.1),),
+        )
 
     told = changes(found("float", 2.0, "a"), found("int8", 0.5, "b"))
     assert [(c.kind, c.name, c.gain_ms) for c in told] == [

@@ -75,7 +75,12 @@ def test_a_run_has_it_for_what_was_measured_last(tmp_path: Path, save: SaveModel
     rng = np.random.default_rng(0)
     feeds = tuple({"x": rng.standard_normal((1, 64)).astype(np.float32)} for _ in range(3))
     config = TuneConfig(budget_s=None, max_measurements=1, strategy="anchors", cost_db=False, confirm_processes=1)
-    request = TuneRequest(load(save(product(64).model())), tmp_path / "out", Samples(feeds, "feeds", "test"), config)
+    request = TuneRequest(
+        file=load(save(product(64).model())),
+        out=tmp_path / "out",
+        samples=Samples(feeds, "feeds", "test"),
+        config=config,
+    )
     found = tune(request)
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["best"]["memory_bytes"] > 0

@@ -33,7 +33,15 @@ def scores(classes: Sequence[int], count: int = 4) -> list[Outputs]:
 def resampled(difference: np.ndarray) -> Pairs:
     """A metric that is the mean of each sample's, lower by ``difference``."""
     mean = float(difference.mean())
-    return Pairs("m", -mean, mean, difference.size, None, False, lambda i: float(difference[i].mean()))
+    return Pairs(
+        name="m",
+        value=-mean,
+        drop=mean,
+        samples=difference.size,
+        hits=None,
+        is_agreement=False,
+        drop_of=lambda i: float(difference[i].mean()),
+    )
 
 
 @pytest.mark.parametrize("rates", [(0.02, 0.01), (0.1, 0.1), (0.3, 0.0)])
@@ -135,7 +143,12 @@ def test_a_metric_that_has_no_value_of_drawn_samples_is_told() -> None:
             raise DataError("one class only")
         return 0.1
 
-    said = state_metric(Pairs("auc", 0.8, 0.1, 30, None, False, fails), 0.5, np.random.default_rng(0), clock)
+    said = state_metric(
+        Pairs(name="auc", value=0.8, drop=0.1, samples=30, hits=None, is_agreement=False, drop_of=fails),
+        0.5,
+        np.random.default_rng(0),
+        clock,
+    )
     assert "one class only" in str(said)
 
 

@@ -171,7 +171,7 @@ class _Planted:
 
     def __init__(self) -> None:
         self.loud = {17: 5.0, 18: 1.0, 80: 2.0}
-        self.switches = [Switch(f"v{i}", (Port(f"n{i}", 0),), QType.UINT8) for i in range(100)]
+        self.switches = [Switch(value=f"v{i}", ports=(Port(f"n{i}", 0),), qtype=QType.UINT8) for i in range(100)]
         self.units: list[Unit] = []
         self.asked = 0
 

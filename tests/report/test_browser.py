@@ -247,9 +247,23 @@ def large(finished: Path, folder: Path, blocks: int = 750) -> Path:
             nodes.append(NodeFacts(name, op, read, read if op == "Conv" else (), (f"{value}{i}",), i + 1))
         for own in ((names[0], names[1]), (names[2],), (names[3],)):
             op = own[0].rpartition("/")[2]
-            units.append(UnitFacts(own[0], op, own, "static" if op == "Conv" else "float", "", 900.0 + i, 30.0 + i % 9))
+            units.append(
+                UnitFacts(
+                    name=own[0],
+                    op_type=op,
+                    nodes=own,
+                    precision="static" if op == "Conv" else "float",
+                    rejection="",
+                    gain_ns=900.0 + i,
+                    noise_db=30.0 + i % 9,
+                )
+            )
             kernels.append(KernelTime(own[0], op, 5000.0 + i, "uint8" if op == "Conv" else "float32", own))
-        kernels.append(KernelTime(f"q{i}", "QuantizeLinear", 700.0, "float32", (), (f"d{i}",), "quantize"))
+        kernels.append(
+            KernelTime(
+                f"q{i}", "QuantizeLinear", 700.0, precision="float32", nodes=(), values=(f"d{i}",), kind="quantize"
+            )
+        )
         last = f"d{i}"
     with contextlib.closing(Journal(folder / "run.sqlite", None)) as journal:
         known = journal.fact(EVIDENCE)

@@ -59,7 +59,9 @@ def run(
     config = TuneConfig(target=TargetSpec("null"), budget_s=seconds, cost_db=False, bound=Bound(min_sqnr_db=least_db))
     lab = simulated(target, clock)
     file = load(folder / "model.onnx")
-    return tune(TuneRequest(file, folder / "out", honesty.samples(), config, lab=lab, before_s=before_s)), clock
+    return tune(
+        TuneRequest(file=file, out=folder / "out", samples=honesty.samples(), config=config, lab=lab, before_s=before_s)
+    ), clock
 
 
 def is_used_up(result: TuneResult, took_s: float, seconds: float) -> bool:
@@ -381,7 +383,9 @@ def test_figures_that_are_no_times_say_nothing_about_the_time_that_is_left(unit:
     clock = Clock()
     config = TuneConfig(target=TargetSpec("null"), budget_s=20.0, cost_db=False)
     lab = simulated(Counting(scale=1e5, advance_clock=lambda _: clock.sleep(0.001)), clock)
-    request = TuneRequest(load(tmp_path / "model.onnx"), tmp_path / "out", honesty.samples(), config, lab=lab)
+    request = TuneRequest(
+        file=load(tmp_path / "model.onnx"), out=tmp_path / "out", samples=honesty.samples(), config=config, lab=lab
+    )
     if unit:
         assert tune(request).search["measurements"] > 0
     else:

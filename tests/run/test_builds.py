@@ -44,7 +44,11 @@ def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest
     config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_builds=most, cost_db=False)
     result = tune(
         TuneRequest(
-            load(tmp_path / "model.onnx"), tmp_path / "out", honesty.samples(), config, lab=simulated(target, clock)
+            file=load(tmp_path / "model.onnx"),
+            out=tmp_path / "out",
+            samples=honesty.samples(),
+            config=config,
+            lab=simulated(target, clock),
         )
     )
     assert most - 3 < result.search["builds"] <= most
@@ -62,7 +66,11 @@ def test_a_profile_counts_where_it_is_built(is_profiled: bool, tmp_path: Path, m
     target = Counting(noise=0.0, scale=50.0)
     config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_builds=18, cost_db=False)
     asked = TuneRequest(
-        load(tmp_path / "model.onnx"), tmp_path / "out", honesty.samples(), config, lab=simulated(target, Clock())
+        file=load(tmp_path / "model.onnx"),
+        out=tmp_path / "out",
+        samples=honesty.samples(),
+        config=config,
+        lab=simulated(target, Clock()),
     )
     search = tune(asked).search
     if is_profiled:
@@ -84,7 +92,9 @@ def test_calibration_leaves_the_builds_to_the_search(tmp_path: Path, noise: floa
             target=TargetSpec("null"), budget_s=None, max_builds=most, max_measurements=1, cost_db=False
         )
         lab = simulated(target, clock)
-        request = TuneRequest(load(tmp_path / "model.onnx"), tmp_path / f"out{most}", samples, config, lab=lab)
+        request = TuneRequest(
+            file=load(tmp_path / "model.onnx"), out=tmp_path / f"out{most}", samples=samples, config=config, lab=lab
+        )
         return int(tune(request).search["builds"])
 
     assert builds(1) <= 8, "the given model, anchors and their profiles"

@@ -43,7 +43,14 @@ def outside(sqnr_db: float) -> Accuracy:
 
 
 def confirmed(*found: Rejected) -> Confirmed:
-    return Confirmed(cast(Best, SimpleNamespace(is_float=True)), 1.0, FILE.path, Placement(), found, Effort(5, 1, 3, 8))
+    return Confirmed(
+        best=cast(Best, SimpleNamespace(is_float=True)),
+        baseline_ms=1.0,
+        file=FILE.path,
+        placement=Placement(),
+        rejected=found,
+        effort=Effort(5, 1, 3, 8),
+    )
 
 
 def test_the_next_attempt_asks_for_what_was_missing() -> None:

@@ -43,7 +43,19 @@ def judged(*each_db: float, bound: Bound = BOUND, **more: Any) -> Evidence:
 
 
 def of_metric(most_drop: float | None, needed: int | None = 700) -> MetricStatement:
-    return MetricStatement("top1", 0.99, 0.0, most_drop, 0.95, 50, "exact", None, needed, 0.01, "")
+    return MetricStatement(
+        name="top1",
+        value=0.99,
+        drop=0.0,
+        most_drop=most_drop,
+        confidence=0.95,
+        samples=50,
+        method="exact",
+        hits=None,
+        needed=needed,
+        max_drop=0.01,
+        why="",
+    )
 
 
 def test_the_bound_is_shown_where_every_part_of_it_is_stated() -> None:
@@ -117,7 +129,15 @@ def confirmed(speedup: float, evidence: Evidence | None, low: float | None = Non
     searched = SimpleNamespace(sqnr_db=25.0)
     best = SimpleNamespace(is_float=False, confirmed=True, speedup=gained, selection=searched, origin="cut 1")
     effort = Effort(5, 1, 3, 8)
-    return Confirmed(cast(Best, best), 1.0, Path("m.onnx"), Placement(), (), effort, evidence=evidence)
+    return Confirmed(
+        best=cast(Best, best),
+        baseline_ms=1.0,
+        file=Path("m.onnx"),
+        placement=Placement(),
+        rejected=(),
+        effort=effort,
+        evidence=evidence,
+    )
 
 
 def test_a_search_goes_on_for_what_the_statement_lacks_and_takes_what_shows_it() -> None:
@@ -232,7 +252,15 @@ def test_of_random_samples_nothing_is_shown_or_missed(tmp_path: Path) -> None:
 def test_what_the_judged_samples_themselves_break_is_no_question_of_more_samples() -> None:
     """A metric that falls too far on every judged sample is not "not shown": twenty samples like these show nothing."""
     few = np.array([0.2, 0.3, 0.25, 0.4])
-    pairs = Pairs("mine", 0.7, 0.2875, 4, None, False, lambda chosen: float(few[chosen].mean()))
+    pairs = Pairs(
+        name="mine",
+        value=0.7,
+        drop=0.2875,
+        samples=4,
+        hits=None,
+        is_agreement=False,
+        drop_of=lambda chosen: float(few[chosen].mean()),
+    )
     told = state_metric(pairs, 0.01, np.random.default_rng(0), lambda: 0.0)
     assert told.breaks_bound
     assert told.needed is None

@@ -17,7 +17,7 @@ from tests.support.fixtures import SaveModel
 def inputs(path: Path, out: Path, count: int, kind: str = "npz") -> RunInputs:
     feeds = tuple(dict(random_feed(small_model(), seed)) for seed in range(count))
     labels = np.arange(count)
-    request = TuneRequest(load(path), out, Samples(feeds, kind, "test", labels))
+    request = TuneRequest(file=load(path), out=out, samples=Samples(feeds, kind, "test", labels))
     return RunInputs.of(request, np.random.default_rng(0))
 
 

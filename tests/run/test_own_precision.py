@@ -123,7 +123,9 @@ def run(
         max_measurements=measurements,
         cost_db=False,
     )
-    request = TuneRequest(load(folder / "model.onnx"), folder / "out", samples, config, lab=rig.lab())
+    request = TuneRequest(
+        file=load(folder / "model.onnx"), out=folder / "out", samples=samples, config=config, lab=rig.lab()
+    )
     return tune(replace(request, any_precision=any_precision, progress=rig.heard, restart=restart))
 
 

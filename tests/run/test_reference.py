@@ -32,7 +32,11 @@ def run(folder: Path, own_db: float, monkeypatch: pytest.MonkeyPatch, measuremen
     samples = Samples(tuple(dict(random_feed(small_model(), n)) for n in range(12)), "npz", "seeds")
     config = TuneConfig(target=TargetSpec("null"), bound=Bound(BOUND_DB), budget_s=None, cost_db=False)
     config = replace(config, max_measurements=measurements)
-    return tune(TuneRequest(load(model), folder / "out", samples, config, lab=simulated(target, Clock())))
+    return tune(
+        TuneRequest(
+            file=load(model), out=folder / "out", samples=samples, config=config, lab=simulated(target, Clock())
+        )
+    )
 
 
 def anchors_db(result: TuneResult) -> dict[str, float]:

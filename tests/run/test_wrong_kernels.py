@@ -61,7 +61,11 @@ def run(folder: Path) -> TuneResult:
     samples = Samples(tuple(dict(random_feed(proto, n)) for n in range(12)), "npz", "seeds")
     config = TuneConfig(target=TargetSpec("null"), bound=Bound(20.0), budget_s=None, cost_db=False)
     lab = simulated(WrongTarget(), Clock())
-    return tune(TuneRequest(load(path), folder / "out", samples, replace(config, max_measurements=20), lab=lab))
+    return tune(
+        TuneRequest(
+            file=load(path), out=folder / "out", samples=samples, config=replace(config, max_measurements=20), lab=lab
+        )
+    )
 
 
 def test_it_is_found_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

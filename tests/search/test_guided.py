@@ -84,16 +84,23 @@ class Bench:
         values = [e.value for e in self.graph.edges]
         alone = Sensitivity({v: (float(x),) for v, x in zip(values, self.noise, strict=True)})
         oracles = Oracles(
-            lambda placement: self.profile(placement) if self.profiles else [],
-            lambda: alone,
-            self.probe,
-            self.label,
+            profile=lambda placement: self.profile(placement) if self.profiles else [],
+            sensitivity=lambda: alone,
+            noise=self.probe,
+            label=self.label,
             rewrites=self.rewrites,
             usual_rewrites=lambda: self.usual,
         )
         rng = np.random.default_rng(0)
         surrogate = Surrogate(
-            self.graph, oracles, anchors, names, ["out"], self.bound, self.base_ns, priced=self.priced
+            self.graph,
+            oracles,
+            anchors,
+            names,
+            outputs=["out"],
+            bound=self.bound,
+            baseline_ns=self.base_ns,
+            priced=self.priced,
         )
         guided = Guided(surrogate, rng)
         self.answer(guided)

@@ -74,10 +74,10 @@ class TwoKernels(Bench):
                 k.name,
                 k.op_type,
                 k.ns * (factors[k.name] if k.name in rewritten else 1.0),
-                "",
-                k.nodes,
-                k.values,
-                k.kind,
+                precision="",
+                nodes=k.nodes,
+                values=k.values,
+                kind=k.kind,
             )
             for k in self.runtime.kernels(self.labels(placement))
         ]

@@ -15,13 +15,29 @@ from inlay.types import Port
 def chain(n: int) -> UnitGraph:
     """``n`` convolutions in a row; the last one's output is a graph output."""
     units = tuple(Unit(f"u{i}", (f"u{i}",), "Conv", OPS["Conv"], "", outputs=(f"v{i}",)) for i in range(n))
-    edges = [Edge("x", -1, (0,), False, "in", "in", 100)]
+    edges = [Edge(value="x", producer=-1, consumers=(0,), float_reader=False, kind="in", signature="in", size=100)]
     edges += [
-        Edge(f"v{i}", i, (i + 1,) if i + 1 < n else (), i + 1 == n, f"k{i}", f"s{i}", 100 * (i + 1)) for i in range(n)
+        Edge(
+            value=f"v{i}",
+            producer=i,
+            consumers=(i + 1,) if i + 1 < n else (),
+            float_reader=i + 1 == n,
+            kind=f"k{i}",
+            signature=f"s{i}",
+            size=100 * (i + 1),
+        )
+        for i in range(n)
     ]
     sources = np.arange(-1, n - 1)
     read = tuple(len(u.activations) for u in units)
-    return UnitGraph(units, np.ones(n, bool), tuple(edges), read, tuple(f"sig{i}" for i in range(n)), sources)
+    return UnitGraph(
+        units=units,
+        selectable=np.ones(n, bool),
+        edges=tuple(edges),
+        activations=read,
+        signatures=tuple(f"sig{i}" for i in range(n)),
+        layout_source=sources,
+    )
 
 
 @st.composite
@@ -34,7 +50,17 @@ def unit_graphs(draw: st.DrawFn) -> UnitGraph:
     for producer in range(-1, n):
         later = st.sets(st.integers(producer + 1, n - 1), max_size=3) if producer + 1 < n else st.just(set[int]())
         consumers = tuple(sorted(c for c in draw(later) if selectable[c]))
-        edges.append(Edge(f"v{producer}", producer, consumers, draw(st.booleans()), "k", f"s{producer}", 100))
+        edges.append(
+            Edge(
+                value=f"v{producer}",
+                producer=producer,
+                consumers=consumers,
+                float_reader=draw(st.booleans()),
+                kind="k",
+                signature=f"s{producer}",
+                size=100,
+            )
+        )
     units = []
     for i in range(n):
         op_type = draw(st.sampled_from(["Conv", "Add", "MaxPool", "Concat"]))
@@ -45,7 +71,12 @@ def unit_graphs(draw: st.DrawFn) -> UnitGraph:
     sources = [max((e.producer for e in edges if i in e.consumers), default=-1) for i in range(n)]
     read = tuple(len(u.activations) for u in units)
     return UnitGraph(
-        tuple(units), selectable, tuple(edges), read, tuple(f"sig{i}" for i in range(n)), np.array(sources)
+        units=tuple(units),
+        selectable=selectable,
+        edges=tuple(edges),
+        activations=read,
+        signatures=tuple(f"sig{i}" for i in range(n)),
+        layout_source=np.array(sources),
     )
 
 

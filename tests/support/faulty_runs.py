@@ -115,7 +115,7 @@ def attempt(
     begun = time.monotonic()
     try:
         lab = simulated(FaultyTarget(**options), Clock()) if is_simulated else Lab()
-        result = tune(TuneRequest(load(model), folder / "out", samples, config, lab=lab))
+        result = tune(TuneRequest(file=load(model), out=folder / "out", samples=samples, config=config, lab=lab))
     except InlayError as error:
         return Outcome(time.monotonic() - begun, None, float("nan"), False, str(error))
     seconds, gain = time.monotonic() - begun, result.best.speedup

@@ -17,6 +17,8 @@ MAX_LOOSE = 10
 """Modules directly in the package's root."""
 MAX_ROOMS = 20
 """Packages in the root."""
+MAX_POSITIONAL = 8
+"""Arguments of one call without their names: two of a longer row may change places, and still fit their types."""
 MAX_FILES = 30
 """In one folder: what fits on a page of the plan."""
 
@@ -179,6 +181,16 @@ def too_large(root: Path) -> list[str]:
         found.append(f"{len(rooms)} rooms")
     folders = Counter(path.rpartition("/")[0] for path in lines)
     return [*found, *(f"{count} files in {folder}" for folder, count in folders.items() if count > MAX_FILES)]
+
+
+def unnamed(root: Path) -> list[str]:
+    """Calls with more than :data:`MAX_POSITIONAL` arguments that do not say which is which."""
+    found = []
+    for name in files(root):
+        for node in ast.walk(ast.parse((root / name).read_text(encoding="utf8"))):
+            if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL:
+                found.append(f"{name}: line {node.lineno}: {ast.unparse(node.func)} with {len(node.args)}")
+    return found
 
 
 def without_contents(root: Path) -> list[str]:

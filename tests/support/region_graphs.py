@@ -104,13 +104,13 @@ def disguised(graph: Graph, rng: np.random.Generator) -> tuple[Graph, dict[str, 
         )
     frozen = MappingProxyType
     other = Graph(
-        tuple(made),
-        tuple(fresh[v] for v in graph.inputs),
-        tuple(fresh[v] for v in graph.outputs),
-        frozen({fresh[v]: t for v, t in graph.initializers.items() if v in fresh}),
-        frozen({fresh[v]: t for v, t in graph.dtypes.items() if v in fresh}),
-        frozen({fresh[v]: s for v, s in graph.shapes.items() if v in fresh}),
-        graph.opset,
+        nodes=tuple(made),
+        inputs=tuple(fresh[v] for v in graph.inputs),
+        outputs=tuple(fresh[v] for v in graph.outputs),
+        initializers=frozen({fresh[v]: t for v, t in graph.initializers.items() if v in fresh}),
+        dtypes=frozen({fresh[v]: t for v, t in graph.dtypes.items() if v in fresh}),
+        shapes=frozen({fresh[v]: s for v, s in graph.shapes.items() if v in fresh}),
+        opset=graph.opset,
     )
     return other, names
 

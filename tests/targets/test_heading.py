@@ -96,7 +96,9 @@ def test_the_unit_of_a_report_is_the_targets(result: TuneResult) -> None:
 
 
 def test_a_comparison_of_estimates_says_so() -> None:
-    row = BenchRow(Path("m.onnx"), 1.0, Interval(1.0, 1.0, 1.0), 1, "ms", True)
+    row = BenchRow(
+        path=Path("m.onnx"), latency_ms=1.0, speedup=Interval(1.0, 1.0, 1.0), blocks=1, unit="ms", estimated=True
+    )
 
     def head(table: Table) -> str:
         return " ".join(table.rows[0])
@@ -110,7 +112,7 @@ ESTIMATING = {"kind": "estimate", "unit": "cycles"}
 
 def row(name: str, facts: dict[str, str]) -> Row:
     figures = Figures("full-int8", False, True, 2.0, 2.0, 2.0, 8.0, 4.0, 30.0, None, "b", "0", "done", facts=facts)
-    return Row(name, "m.onnx", "t", figures, "", 1.0, 1)
+    return Row(name=name, model="m.onnx", target="t", figures=figures, why="", seconds=1.0, slices=1)
 
 
 def test_a_fleet_says_which_of_its_figures_are_estimated(tmp_path: Path) -> None:
@@ -133,7 +135,19 @@ def test_a_fleet_says_which_of_its_figures_are_estimated(tmp_path: Path) -> None
 
 
 def test_a_selection_says_in_what_its_gain_is() -> None:
-    done = Selected(Path("m"), "0" * 64, "full-int8", "", 2.0, 4.0, 30.0, None, 100, speedup_low=2.0, speedup_high=2.0)
+    done = Selected(
+        path=Path("m"),
+        sha256="0" * 64,
+        origin="full-int8",
+        placement_digest="",
+        speedup=2.0,
+        latency_ms=4.0,
+        sqnr_db=30.0,
+        metric=None,
+        size_bytes=100,
+        speedup_low=2.0,
+        speedup_high=2.0,
+    )
     assert "estimated" not in "".join(render.selected(done))
     said = "".join(render.selected(dataclasses.replace(done, unit="cycles", estimated=True)))
     assert "over the given model in cycles (estimated)" in said
@@ -148,7 +162,17 @@ def test_an_explanation_counts_in_the_targets_unit_throughout() -> None:
     at_most = Bound(2.0, 1.0, 0.9, ("nothing",))
     for quantized in (False, True):
         for every in (False, True):
-            found = Explanation("m", "t", quantized, 2.0, 2.0, operators, waste, facts=ESTIMATING, bound=at_most)
+            found = Explanation(
+                model="m",
+                target="t",
+                quantized=quantized,
+                latency_ms=2.0,
+                kernels_ms=2.0,
+                operators=operators,
+                waste=waste,
+                facts=ESTIMATING,
+                bound=at_most,
+            )
             said = "\n".join(
                 each if isinstance(each, str) else "\n".join(map(" ".join, each.rows))
                 for each in explained.lines(found, every)

@@ -20,7 +20,7 @@ _BUSY = 0.2
 """Share of preempted blocks above which the machine was not quiet, as in a run's own confirmation."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chosen:
     """What is delivered, and why.
 
@@ -73,7 +73,16 @@ def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> 
         notes.append(f"{label} is not measurably faster than {_named(*runner_up[0])}")
     file = given if row == GIVEN else delivered[row]
     origin = "" if row != GIVEN else ORIGINAL
-    return Chosen(row, label, origin, file, table, tuple(rivals.values()), readings.blocks, (*notes, *_busy(readings)))
+    return Chosen(
+        row=row,
+        deployed=label,
+        origin=origin,
+        file=file,
+        table=table,
+        ratios=tuple(rivals.values()),
+        blocks=readings.blocks,
+        notes=(*notes, *_busy(readings)),
+    )
 
 
 def choose_file(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Chosen:
@@ -103,7 +112,17 @@ def choose_file(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Ch
     ratios = tuple(Ratio(r, best, label, readings.ratio((best, label), (r, label))) for label, r in fastest.items())
     file = {**own[labels[0]], ONE: rows[row]}[best]
     origin = {GIVEN: ORIGINAL, ONE: row}.get(best, "")
-    return Chosen(best, None, origin, file, table, ratios, readings.blocks, tuple(_busy(readings)), fastest)
+    return Chosen(
+        row=best,
+        deployed=None,
+        origin=origin,
+        file=file,
+        table=table,
+        ratios=ratios,
+        blocks=readings.blocks,
+        notes=tuple(_busy(readings)),
+        best=fastest,
+    )
 
 
 def _best_on(table: Table, readings: Readings, label: str, rows: Collection[str]) -> str | None:

@@ -25,7 +25,7 @@ from inlay.targets.base import Artifact, Fingerprint, TargetSpec
 from inlay.targets.registry import create
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class AcrossSession:
     """The resources of one command; see :func:`open_across`.
 
@@ -135,7 +135,16 @@ def open_across(asked: TuneRequest, specs: Mapping[str, TargetSpec]) -> Iterator
             budget_s = inputs.config.budget_s
             at = math.inf if budget_s is None else begun + max(0.0, budget_s - journal.spent_s)
             session = AcrossSession(
-                asked, inputs, file, specs, fingerprints, work, journal, Deadline(at, lab.clock), begun, rng
+                asked=asked,
+                inputs=inputs,
+                given=file,
+                specs=specs,
+                fingerprints=fingerprints,
+                work=work,
+                journal=journal,
+                deadline=Deadline(at, lab.clock),
+                begun=begun,
+                rng=rng,
             )
             with limited(session.limit_s):
                 yield session

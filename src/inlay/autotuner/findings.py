@@ -170,9 +170,7 @@ class Findings:
             return self.records
 
         def whole(index: int, found: SavedRecord) -> SchemeRecord:
-            placement = core.placement_of(pattern, found.scheme)
-            told = (found.latency_ms, found.failed, found.accepted, found.reason, found.signature)
-            return SchemeRecord(index, found.scheme, placement, *told)
+            return found.with_placement(index, core.placement_of(pattern, found.scheme))
 
         return [whole(*each) for each in enumerate(self._state.finished.get(pattern.signature, ()))]
 

@@ -14,19 +14,19 @@ from inlay.types import Placement
 def saved(sha256: str, state: TunerState, core: Evolve) -> SavedState:
     """All that ``state`` and ``core`` know, of the model with that digest."""
     return SavedState(
-        sha256,
-        state.baseline_ms,
-        state.incumbent_ms,
-        state.profiled,
-        core.incumbent,
-        core.learned(),
-        state.variance,
-        {signature: search.to_data() for signature, search in core.searches.items()},
-        tuple(core.proposed),
-        _saved_profile(state),
-        state.finished,
-        state.failures,
-        state.final,
+        model_sha256=sha256,
+        baseline_ms=state.baseline_ms,
+        incumbent_ms=state.incumbent_ms,
+        profiled=state.profiled,
+        placement=core.incumbent,
+        cache=core.learned(),
+        variance=state.variance,
+        searches={signature: search.to_data() for signature, search in core.searches.items()},
+        proposed=tuple(core.proposed),
+        profile=_saved_profile(state),
+        finished=state.finished,
+        failures=state.failures,
+        final=state.final,
     )
 
 
@@ -76,11 +76,7 @@ def _profile(given: SavedProfile, core: Evolve) -> tuple[Profile | None, tuple[S
         search = core.search_of(pattern)
         first = index == 0 and bool(given.signature)
         found = placement if first else core.again(search, held.scheme).placement
-        records.append(
-            SchemeRecord(
-                index, held.scheme, found, held.latency_ms, held.failed, held.accepted, held.reason, held.signature
-            )
-        )
+        records.append(held.with_placement(index, found))
     pending = None
     if given.pending is not None:
         record = records[given.pending]

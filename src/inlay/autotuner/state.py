@@ -32,7 +32,7 @@ _REASONS = 50
 _UNJUDGED = Accuracy(feasible=True, sqnr_db=math.nan)  # what is outside the bound is never measured
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SchemeRecord:
     """What is known of one scheme that was generated for a region's pattern.
 
@@ -73,6 +73,19 @@ class SavedRecord:
         """What is kept of ``record``."""
         found = record
         return cls(found.signature, found.scheme, found.latency_ms, found.failed, found.accepted, found.reason)
+
+    def with_placement(self, index: int, placement: Placement) -> SchemeRecord:
+        """The record at ``index`` that this was kept of, with its placement."""
+        return SchemeRecord(
+            index=index,
+            scheme=self.scheme,
+            placement=placement,
+            latency_ms=self.latency_ms,
+            failed=self.failed,
+            accepted=self.accepted,
+            reason=self.reason,
+            signature=self.signature,
+        )
 
 
 @dataclass(frozen=True)
@@ -159,7 +172,11 @@ def start_region(state: TunerState, signature: str, incumbent: Incumbent, scheme
 
     What was carried from the region before comes first: it has index 1.
     """
-    records = [SchemeRecord(0, scheme, incumbent.placement, state.incumbent_ms, signature=signature)]
+    records = [
+        SchemeRecord(
+            index=0, scheme=scheme, placement=incumbent.placement, latency_ms=state.incumbent_ms, signature=signature
+        )
+    ]
     pending = None
     if state.carried is not None:
         record, pending = state.carried
@@ -225,7 +242,9 @@ def reverted(state: TunerState) -> TunerState:
 def generated(state: TunerState, scheme: InsertionScheme, proposal: Proposal) -> TunerState:
     """A new scheme waits for its latency."""
     profile = _profile(state)
-    record = SchemeRecord(len(profile.records), scheme, proposal.placement, signature=profile.signature)
+    record = SchemeRecord(
+        index=len(profile.records), scheme=scheme, placement=proposal.placement, signature=profile.signature
+    )
     pending = Pending(record.index, proposal, proposal.placement)
     return replace(state, profile=replace(profile, records=(*profile.records, record), pending=pending))
 

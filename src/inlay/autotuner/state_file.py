@@ -53,7 +53,7 @@ class SavedProfile:
     placement: Placement | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SavedState:
     """What a search can continue from.
 
@@ -130,19 +130,19 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
         for port, _ in placement:
             graph.value_of(port)
         return SavedState(
-            model_sha256,
-            _milliseconds(data["baseline_latency_ms"]),
-            _milliseconds(data["incumbent_latency_ms"]),
-            {str(k): int(v) for k, v in data["profiled_patterns"].items()},
-            placement,
-            PatternCache.from_data(data["cache"], str(path)),
-            _variance(data.get("variance")),
-            dict(data.get("searches") or {}),
-            tuple(map(str, data.get("proposed") or ())),
-            _profile(data["region"]) if data.get("region") else None,
-            {str(k): tuple(map(_record, v)) for k, v in (data.get("finished") or {}).items()},
-            {str(k): int(v) for k, v in (data.get("failed_readings") or {}).items()},
-            _final(data.get("final")),
+            model_sha256=model_sha256,
+            baseline_ms=_milliseconds(data["baseline_latency_ms"]),
+            incumbent_ms=_milliseconds(data["incumbent_latency_ms"]),
+            profiled={str(k): int(v) for k, v in data["profiled_patterns"].items()},
+            placement=placement,
+            cache=PatternCache.from_data(data["cache"], str(path)),
+            variance=_variance(data.get("variance")),
+            searches=dict(data.get("searches") or {}),
+            proposed=tuple(map(str, data.get("proposed") or ())),
+            profile=_profile(data["region"]) if data.get("region") else None,
+            finished={str(k): tuple(map(_record, v)) for k, v in (data.get("finished") or {}).items()},
+            failures={str(k): int(v) for k, v in (data.get("failed_readings") or {}).items()},
+            final=_final(data.get("final")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error

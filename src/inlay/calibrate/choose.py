@@ -38,6 +38,7 @@ def choose_calibration(
     feeds: Sequence[Feed],
     score: Score,
     seconds: float,
+    *,
     min_sqnr_db: float | None = None,
     methods: Sequence[Method] = METHODS,
     fixed: FixedQParams | None = None,
@@ -96,7 +97,9 @@ def choose_calibration(
     begun = clock()
     some = FeedsUntil(_alternating(feeds), scoring)
     exact = ExactOutputs(prepared)
-    search = TableSearch(prepared, observed, placement, method, methods, fixed, some, clock, exact, selecting)
+    search = TableSearch(
+        prepared, observed, placement, method, methods, fixed, feeds=some, clock=clock, exact=exact, until=selecting
+    )
     try:
         of_weights = search.rounded(policy.ROUNDING_SHARE * seconds, policy.ROUNDING_TIME if thorough else 1.0)
     except TimedOut:

@@ -31,7 +31,7 @@ Options = Mapping[str, Mapping[Method, QParams]]
 """By domain, the qparams that each method gives."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ranges:
     """The outcome.
 
@@ -60,6 +60,7 @@ def choose_ranges(
     method: Method,
     feeds: Sequence[Feed],
     references: Sequence[Outputs],
+    *,
     seconds: float,
     clock: Callable[[], float],
     headroom: Mapping[str, float] | None = None,
@@ -98,7 +99,7 @@ def choose_ranges(
     given = options, feeds, references, clock, begun + seconds, headroom or {}, until, mask, parts or Parts()
     searches = [_Search(probe, *given) for probe in probes]
     if not searches[0].outputs or not feeds:
-        return Ranges(start, EXACT_DB, EXACT_DB, 0, True)
+        return Ranges(methods=start, before_db=EXACT_DB, after_db=EXACT_DB, runs=0, complete=True)
     least, most = policy.CHOOSING_SAMPLES
     starts = [search.errors(start, range(least)) for search in searches]
     number = max(range(len(probes)), key=lambda i: _worst_db(starts[i]))
@@ -111,7 +112,15 @@ def choose_ranges(
     if not search.agrees(start, found, count):
         found, after_db = start, before_db
     runs = sum(each.runs for each in searches)
-    return Ranges(found, before_db, after_db, runs, complete, search.cut, number)
+    return Ranges(
+        methods=found,
+        before_db=before_db,
+        after_db=after_db,
+        runs=runs,
+        complete=complete,
+        cut=search.cut,
+        probe=number,
+    )
 
 
 def _descend(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 
 from inlay.calibrate import policy
@@ -55,6 +55,7 @@ class TableSearch:
     method: Method
     methods: Sequence[Method]
     fixed: FixedQParams | None
+    _: KW_ONLY
     feeds: Sequence[Feed]
     clock: Callable[[], float]
     exact: ExactOutputs
@@ -245,12 +246,12 @@ class TableSearch:
             self.method,
             self.feeds,
             references,
-            max(0.0, seconds - (self.clock() - begun)),
-            self.clock,
-            headroom,
-            self.until,
-            self.observed.mask,
-            self._judge(self.feeds).parts,
+            seconds=max(0.0, seconds - (self.clock() - begun)),
+            clock=self.clock,
+            headroom=headroom,
+            until=self.until,
+            mask=self.observed.mask,
+            parts=self._judge(self.feeds).parts,
         )
         return found, means if found.probe else {}
 

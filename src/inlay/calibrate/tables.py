@@ -45,9 +45,18 @@ def observe(
     candidates |= {graph.value_of(p) for placement in imported for p, _ in placement}
     values = sorted(v for v in candidates if not graph.is_constant(v))
     varied = [(v.half, v.feed) for v in stress.variations]
-    base, feeds = prepared.emitter.base, samples.feeds
-    padded_by = prepared.padded_by
-    return calibrate(base, prepared.store, graph, values, feeds, most, deadline, varied, samples.mask, padded_by)
+    return calibrate(
+        prepared.emitter.base,
+        prepared.store,
+        graph,
+        values,
+        samples.feeds,
+        most=most,
+        deadline=deadline,
+        varied=varied,
+        mask=samples.mask,
+        padded_by=prepared.padded_by,
+    )
 
 
 def domains_of(

@@ -63,7 +63,7 @@ class Images:
     fit: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Form:
     """:class:`Images`, checked and completed."""
 
@@ -142,7 +142,16 @@ def _form(spec: InputSpec, wish: Images, where: str) -> _Form:
     if integers and ((mean != 0).any() or (std != 1).any()):
         raise UsageError(f"--mean and --std are for inputs of floats; input {spec} takes the pixels as they are")
     fit = _choice(wish.fit, _FITS, "--fit") or _FITS[0]
-    return _Form(size, count, mean, std, top, first == "NCHW", order == "bgr" and count >= 3, fit)
+    return _Form(
+        size=size,
+        channels=count,
+        mean=mean,
+        std=std,
+        top=top,
+        channels_first=first == "NCHW",
+        reverse=order == "bgr" and count >= 3,
+        fit=fit,
+    )
 
 
 def _layout(dims: Sequence[int | str], spec: InputSpec) -> str:

@@ -166,7 +166,7 @@ class Change:
     gain_ms: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Repair:
     """What came of a repair.
 
@@ -193,7 +193,7 @@ class Repair:
     changes: tuple[Change, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Why a model runs as it does on a target.
 

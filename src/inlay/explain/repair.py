@@ -35,7 +35,7 @@ from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, shown_ratio, shown_sqnr
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _Subject:
     """What a repair works with: the given file, the float model in it, and its accuracy against that.
 
@@ -103,7 +103,9 @@ def repair(
             keep_qparams=True,
             cost_db=False,
         )
-        done = tune(TuneRequest(subject.inner, work / "search", samples, config, progress=progress))
+        done = tune(
+            TuneRequest(file=subject.inner, out=work / "search", samples=samples, config=config, progress=progress)
+        )
         progress.stage("compare the repaired model with the given one")
         best: tuple[Interval | None, float, Path] | None = None
         problem = "no model that is at least as accurate was measured"
@@ -123,8 +125,25 @@ def repair(
         if best is not None:
             publish(best[2], out)
             written = load(out)
-            return Repair(str(out), True, best[0], given_db, best[1], judged, written.sha256), written
-    return Repair(str(out), False, None, given_db, None, judged, "", problem), None
+            return Repair(
+                path=str(out),
+                written=True,
+                speedup=best[0],
+                given_db=given_db,
+                repaired_db=best[1],
+                judged=judged,
+                sha256=written.sha256,
+            ), written
+    return Repair(
+        path=str(out),
+        written=False,
+        speedup=None,
+        given_db=given_db,
+        repaired_db=None,
+        judged=judged,
+        sha256="",
+        problem=problem,
+    ), None
 
 
 def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker, work: Path) -> _Subject:
@@ -155,7 +174,16 @@ def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker
     if better is not None:
         form = work / "form.onnx"
         deliver(externalize_weights(better, store), store, form)
-    return _Subject(file, inner, form, some, judge, feeds, judge.judge(outputs), runs)
+    return _Subject(
+        given=file,
+        inner=inner,
+        form=form,
+        samples=some,
+        judge=judge,
+        feeds=feeds,
+        accuracy=judge.judge(outputs),
+        runs=runs,
+    )
 
 
 def _candidates(subject: _Subject, origin: str, folder: Path) -> Iterator[tuple[Path, bool]]:

@@ -182,7 +182,15 @@ class _Fleet:
         if state.figures is None and not why:
             needs = f": it needs {each.least_s:.0f} s or more" if each.least_s else ""
             why = f"no time of the budget was left for it{needs}"
-        return Row(entry.name, entry.model, entry.target, state.figures, why, each.spent_s, len(state.slices))
+        return Row(
+            name=entry.name,
+            model=entry.model,
+            target=entry.target,
+            figures=state.figures,
+            why=why,
+            seconds=each.spent_s,
+            slices=len(state.slices),
+        )
 
     def _known(self, entry: Entry) -> RunState:
         """What an earlier session recorded of the same run, if its files are still there."""

@@ -100,7 +100,7 @@ _OF_BEST = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One run of a fleet.
 

@@ -49,7 +49,10 @@ T = TypeVar("T")
 
 def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
     """Kernels from plain data, as a worker sends them and a journal keeps them."""
-    return [KernelTime(n, o, ns, p, tuple(nodes), tuple(values), kind) for n, o, ns, p, nodes, values, kind in rows]
+    return [
+        KernelTime(n, o, ns, precision=p, nodes=tuple(nodes), values=tuple(values), kind=kind)
+        for n, o, ns, p, nodes, values, kind in rows
+    ]
 
 
 def checked(answer: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def gain_in_float32(
     own: Worker,
     exact: TargetSpec,
     start: Callable[[TargetSpec], Worker],
+    *,
     model: Artifact,
     feed: Path,
     slot_ns: int,

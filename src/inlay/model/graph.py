@@ -63,7 +63,7 @@ class Node:
         return ((Port(self.name, i), value) for i, value in enumerate(self.inputs) if value)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
     """Nodes in topological order, with values, initializers and the graph's inputs and outputs.
 

@@ -173,7 +173,7 @@ def run_model(model: ir.Model, store: WeightStore, feed: Values) -> dict[str, np
     return PiecewiseSession(proto, store, outputs, quick=True).run(feed)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Inference:
     """What one inference shows of a model.
 
@@ -218,7 +218,16 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     infinite = frozenset(v for v, (_, finite, _) in noted.items() if not finite)
     extremes = {v: ends for v, (_, _, ends) in noted.items() if dtypes.get(v) is ir.DataType.FLOAT}
     joined = {v: a for v, a in found.items() if v in behind and isinstance(a, np.ndarray)}
-    return Inference(proto, store, whole, shapes, dtypes, infinite, extremes, joined)
+    return Inference(
+        proto=proto,
+        store=store,
+        outputs=whole,
+        shapes=shapes,
+        dtypes=dtypes,
+        infinite=infinite,
+        extremes=extremes,
+        joined=joined,
+    )
 
 
 def _computed(proto: onnx.ModelProto) -> list[str]:

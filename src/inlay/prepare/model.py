@@ -39,7 +39,7 @@ from inlay.targets.base import Capabilities
 from inlay.types import Placement, PortRewrite
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PreparedModel:
     """A normalized model and its analysis for one target.
 
@@ -217,7 +217,16 @@ def index(
             u if allowed & set(u.nodes) else replace(u, rejection="it is left out by --nodes", forms={}) for u in units
         )
     prepared = PreparedModel(
-        file, normalized, extraction, graph, rules, units, store, emitter, allowed, rewrites=target.rewrites
+        file=file,
+        normalized=normalized,
+        extraction=extraction,
+        graph=graph,
+        rules=rules,
+        units=units,
+        store=store,
+        emitter=emitter,
+        allowed=allowed,
+        rewrites=target.rewrites,
     )
     return prepared if recipe is None else restrict(prepared, recipe)
 
@@ -268,13 +277,13 @@ def _as_seen(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) -> G
     fed = {name: tuple(a.shape) for name, a in feed.items()}
     given = {name: (float(a.min()), float(a.max())) for name, a in feed.items() if a.dtype.kind == "f" and a.size}
     found = Graph(
-        graph.nodes,
-        graph.inputs,
-        graph.outputs,
-        graph.initializers,
-        {**graph.dtypes, **seen.dtypes},
-        {**graph.shapes, **seen.shapes, **fed},
-        graph.opset,
-        seen.infinite,
+        nodes=graph.nodes,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        initializers=graph.initializers,
+        dtypes={**graph.dtypes, **seen.dtypes},
+        shapes={**graph.shapes, **seen.shapes, **fed},
+        opset=graph.opset,
+        infinite=seen.infinite,
     )
     return replace(found, masks=find_masks(found, {**given, **seen.extremes}))

@@ -204,13 +204,13 @@ class Judge:
 
         found = value(outputs)
         return Pairs(
-            str(self._bound.metric),
-            found,
-            value(ours) - found,
-            len(outputs),
-            (hits[0], hits[1]) if hits[0] is not None and hits[1] is not None and hits[0].size else None,
-            isinstance(metric, Agreement),
-            lambda chosen: value(ours, chosen) - value(outputs, chosen),
+            name=str(self._bound.metric),
+            value=found,
+            drop=value(ours) - found,
+            samples=len(outputs),
+            hits=(hits[0], hits[1]) if hits[0] is not None and hits[1] is not None and hits[0].size else None,
+            is_agreement=isinstance(metric, Agreement),
+            drop_of=lambda chosen: value(ours, chosen) - value(outputs, chosen),
         )
 
     def _metric_of(self, outputs: Sequence[Outputs]) -> float | None:

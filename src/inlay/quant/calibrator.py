@@ -44,7 +44,7 @@ PATIENCE = 20.0
 LEAST_PATIENCE_S = 60.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Observed:
     """Histograms of the calibration samples.
 
@@ -100,6 +100,7 @@ def calibrate(
     graph: Graph,
     values: Sequence[str],
     feeds: Iterable[Feed],
+    *,
     most: int | None = None,
     deadline: Deadline = NEVER,
     varied: Sequence[tuple[int, Feed]] = (),
@@ -156,7 +157,16 @@ def calibrate(
     histograms = {v: first[v] | second[v] for v in values}
     digest = hashlib.sha256("".join(f"{v}{histograms[v].digest}" for v in sorted(histograms)).encode()).hexdigest()[:16]
     both = first if len(feeds) > 1 else second, second
-    return Observed(histograms, digest, len(order), histograms, both, bool(varied), positions, mask)
+    return Observed(
+        histograms=histograms,
+        digest=digest,
+        samples=len(order),
+        ranged=histograms,
+        halves=both,
+        stressed=bool(varied),
+        positions=positions,
+        mask=mask,
+    )
 
 
 @dataclass(frozen=True, eq=False)

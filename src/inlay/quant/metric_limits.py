@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +34,7 @@ _MOST_NEEDED = 100_000
 """Samples beyond which a number that would be needed helps nobody."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Pairs:
     """A metric of float and of another model on the same samples.
 
@@ -56,7 +57,7 @@ class Pairs:
     drop_of: Callable[[np.ndarray], float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MetricStatement:
     """What can be said of a metric on new samples.
 
@@ -156,7 +157,15 @@ def state_metric(
         confidence: of the limit.
         resample: a metric that does not count hits may be resampled; without that it has no limit.
     """
-    common = (pairs.name, pairs.value, pairs.drop)
+    statement = partial(
+        MetricStatement,
+        name=pairs.name,
+        value=pairs.value,
+        drop=pairs.drop,
+        confidence=confidence,
+        samples=pairs.samples,
+        max_drop=max_drop,
+    )
     if pairs.hits is not None:
         limit, lost, won, of = _of_hits(pairs, confidence)
         counts = {"right": int(np.count_nonzero(pairs.hits[1])), "of": of, "lost": lost}
@@ -164,17 +173,17 @@ def state_metric(
         needed = (
             None if max_drop is None else hits_needed(lost / of, won / of, max_drop, pairs.is_agreement, confidence)
         )
-        return MetricStatement(*common, limit, confidence, pairs.samples, "exact", counts, needed, max_drop)
+        return statement(most_drop=limit, method="exact", hits=counts, needed=needed)
     found = _resampled(pairs, rng, clock, confidence) if resample else "nothing can be said of new samples yet"
     if isinstance(found, str):
         is_open = max_drop is None or pairs.drop <= max_drop
         needed = LEAST_RESAMPLED if pairs.samples < LEAST_RESAMPLED and is_open else None
-        return MetricStatement(*common, None, confidence, pairs.samples, "none", None, needed, max_drop, found)
+        return statement(most_drop=None, method="none", hits=None, needed=needed, why=found)
     needed = None
     if max_drop is not None and pairs.drop < max_drop:  # the distance to the limit falls with the square root
         times = ((found - pairs.drop) / (max_drop - pairs.drop)) ** 2
         needed = int(np.ceil(pairs.samples * times)) if pairs.samples * times <= _MOST_NEEDED else None
-    return MetricStatement(*common, found, confidence, pairs.samples, "bootstrap", None, needed, max_drop)
+    return statement(most_drop=found, method="bootstrap", hits=None, needed=needed)
 
 
 def most_lost(lost: int, won: int, of: int, is_agreement: bool = False, confidence: float = CONFIDENCE) -> float:

@@ -30,7 +30,7 @@ _AXES_AS_INPUT = 18  # first opset in which ReduceMax takes its axes as an input
 _CONSTANT_BYTES = 256_000_000  # dequantized constants inside a probe model: well below the 2 GiB limit of protobuf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Switch:
     """Ports that read a value and are quantized together, in one type, by every labelling of the units.
 
@@ -95,10 +95,16 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
                 held -= array.nbytes * len(groups)
                 continue
         constant = array is not None
-        found += [Switch(value, tuple(ports), qtype, constant) for (_, qtype), ports in groups.items()]
+        found += [
+            Switch(value=value, ports=tuple(ports), qtype=qtype, constant=constant)
+            for (_, qtype), ports in groups.items()
+        ]
     for unit in units:
         if unit.selectable and table.corrects(unit.name):
-            found += [Switch(graph.value_of(port), (port,), QType.INT32, True) for port in unit.biases]
+            found += [
+                Switch(value=graph.value_of(port), ports=(port,), qtype=QType.INT32, constant=True)
+                for port in unit.biases
+            ]
     return (*found, *_form_switches(graph, units, owners), *_kernel_switches(graph, units, rules))
 
 
@@ -113,7 +119,7 @@ def _form_switches(graph: Graph, units: Sequence[Unit], owners: Mapping[Port, tu
             held = 0 if array is None else array.size if qtype.block else array.nbytes
             if held <= left:
                 left -= held
-                yield Switch(value, (port,), qtype, array is not None)
+                yield Switch(value=value, ports=(port,), qtype=qtype, constant=array is not None)
 
 
 def _kernel_switches(graph: Graph, units: Sequence[Unit], rules: Rules) -> Iterator[Switch]:
@@ -129,7 +135,15 @@ def _kernel_switches(graph: Graph, units: Sequence[Unit], rules: Rules) -> Itera
             length = (graph.shape(graph.value_of(data)) or (None,))[-1]
             if length:
                 block = block if length % block == 0 else length
-                yield Switch(graph.value_of(data), (data,), QType.INT8, False, weight, frozenset(types), block)
+                yield Switch(
+                    value=graph.value_of(data),
+                    ports=(data,),
+                    qtype=QType.INT8,
+                    constant=False,
+                    weight=weight,
+                    types=frozenset(types),
+                    block=block,
+                )
 
 
 def probe_model(

@@ -70,7 +70,7 @@ _MOST_NEEDED = 100_000
 """Samples beyond which a number that would be needed helps nobody."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Statement:
     """What can be said of the accuracy of new samples.
 
@@ -176,7 +176,19 @@ def state(
     free = (1.0 - confidence) ** (1.0 / db.size) if db.size else 0.0  # Wilks: the worst of n, by the n-th power
     enough = _would_show(db, bound_db, share, confidence) or needed
     mean = float(db.mean()) if db.size else None
-    return Statement(limit, share, confidence, int(db.size), assumption, least, needed, bound_db, free, enough, mean)
+    return Statement(
+        limit_db=limit,
+        share=share,
+        confidence=confidence,
+        samples=int(db.size),
+        assumption=assumption,
+        least_db=least,
+        needed=needed,
+        bound_db=bound_db,
+        share_of_least=free,
+        would_show=enough,
+        mean_db=mean,
+    )
 
 
 @cache

@@ -111,7 +111,7 @@ class NodeDescriber:
                 legal = self._is_legal(Port(node.name, slot))
                 label = hash_combine(hash_combine(0 if commutative else slot + 1, legal), output)
                 constant = self._graph.is_constant(value)
-                reads.append(Read(slot, value, constant, producer, output, legal, label, inputs[slot]))
+                reads.append(Read(slot, value, constant, producer, output, legal=legal, label=label, text=inputs[slot]))
         if commutative:
             inputs.sort()
         outputs = [self.describe(v) if v else "-" for v in node.outputs]
@@ -133,7 +133,9 @@ class NodeDescriber:
         for value in sorted(node.captured):
             producer, output = self._source(value)
             label = hash_combine(hash_text(self.describe(value)), output)
-            yield Read(_CAPTURED, value, self._graph.is_constant(value), producer, output, False, label, "")
+            yield Read(
+                _CAPTURED, value, self._graph.is_constant(value), producer, output, legal=False, label=label, text=""
+            )
 
     def _source(self, value: str) -> tuple[str, int]:
         producer = self._graph.producer(value)

@@ -23,7 +23,7 @@ _SUMMARY_NODES, _SUMMARY_WORDS = 64, 12
 """Most nodes that a summary looks at, and most operators that it names."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Instance:
     """A region as an instance of its pattern: what the canonical indices stand for in this region.
 
@@ -70,7 +70,7 @@ class PatternFinder:
         form = canonical_form(RegionGraph(region.type.value, outside, described, children))
         names = tuple(nodes[i].name for i in form.order)
         if not region.children:
-            return Instance(region, form.signature, names, form.slots)
+            return Instance(region=region, signature=form.signature, nodes=names, slots=form.slots)
 
         place = {child: position for position, child in enumerate(form.child_order)}
         reads: defaultdict[tuple[int, str], list[Port]] = defaultdict(list)
@@ -87,14 +87,14 @@ class PatternFinder:
             return form.rank[vertices.outside[value]], 0
 
         return Instance(
-            region,
-            form.signature,
-            names,
-            form.slots,
-            tuple(c.id for c in inner),
-            tuple(tuple(sorted(c.inputs, key=key)) for c in inner),
-            tuple(tuple(sorted(c.outputs, key=key)) for c in inner),
-            {pair: tuple(ports) for pair, ports in reads.items()},
+            region=region,
+            signature=form.signature,
+            nodes=names,
+            slots=form.slots,
+            children=tuple(c.id for c in inner),
+            child_inputs=tuple(tuple(sorted(c.inputs, key=key)) for c in inner),
+            child_outputs=tuple(tuple(sorted(c.outputs, key=key)) for c in inner),
+            reads={pair: tuple(ports) for pair, ports in reads.items()},
         )
 
     def _vertices(self, nodes: Sequence[Node], facts: Sequence[NodeFacts]) -> _Vertices:

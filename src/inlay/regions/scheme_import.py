@@ -12,7 +12,7 @@ from inlay.regions.search_space import RegionPattern, SearchSpace
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImportReport:
     """What became of a placement's sites; each is in exactly one of the fields below ``placement``, ``schemes`` aside.
 
@@ -85,7 +85,14 @@ def import_placement(
     chosen = activation_ports(graph, placement)
     schemes = {p.signature: scheme_of_ports(space, p, chosen) for p in space.patterns.values() if p.points}
     return ImportReport(
-        placement, tuple(points), tuple(implied), tuple(kept), tuple(unknown), schemes, tuple(lost), tuple(within)
+        placement=placement,
+        points=tuple(points),
+        implied=tuple(implied),
+        kept=tuple(kept),
+        unknown=tuple(unknown),
+        schemes=schemes,
+        lost=tuple(lost),
+        within=tuple(within),
     )
 
 

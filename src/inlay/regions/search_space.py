@@ -76,7 +76,7 @@ class RegionPattern:
         return self.signature == other.signature
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SearchSpace:
     """All that the region-pattern search needs of a model.
 
@@ -164,7 +164,16 @@ def _find(
     patterns = {signature: _pattern(graph, signature, instances[signature][::-1], tables) for signature in in_order}
     pattern_of = {region.id: patterns[signatures[region.id]] for region in tree.regions}
     frozen = MappingProxyType
-    return SearchSpace(graph, rules, units, rejections, tree, frozen(patterns), frozen(pattern_of), frozen(tables))
+    return SearchSpace(
+        graph=graph,
+        rules=rules,
+        units=units,
+        rejections=rejections,
+        tree=tree,
+        patterns=frozen(patterns),
+        pattern_of=frozen(pattern_of),
+        tables=frozen(tables),
+    )
 
 
 def _pattern(
@@ -175,9 +184,9 @@ def _pattern(
     return RegionPattern(
         signature,
         first.region.type,
-        summarize(graph, first),
-        first.region.size,
-        tuple(table),
-        tuple(instances),
-        concat_groups(graph, first.nodes, table),
+        summary=summarize(graph, first),
+        size=first.region.size,
+        points=tuple(table),
+        instances=tuple(instances),
+        groups=concat_groups(graph, first.nodes, table),
     )

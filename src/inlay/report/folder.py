@@ -30,7 +30,7 @@ def facts_of(result: Mapping[str, Any]) -> Mapping[str, str]:
     return dict(result["target"].get("facts") or {})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FinishedRun:
     """A finished run.
 
@@ -107,15 +107,15 @@ def read_run(folder: Path) -> FinishedRun:
         keys = dict.fromkeys(measured if evidence is None else [*measured, evidence.delivered, evidence.floats])
         profiles = {key: journal.fact(PROFILE.of(key)) for key in keys}
         return FinishedRun(
-            folder,
-            result,
-            trials,
-            frozenset(key for key in measured if journal.placement(key) is not None),
-            {key: size for key, size in sizes.items() if size is not None},
-            [ns[0] for kind, _, ns, _ in journal.readings() if kind == "race"],
-            evidence,
-            {key: kernels for key, kernels in profiles.items() if kernels},
-            _text(folder / "recipe.yaml"),
+            folder=folder,
+            result=result,
+            trials=trials,
+            selectable=frozenset(key for key in measured if journal.placement(key) is not None),
+            sizes={key: size for key, size in sizes.items() if size is not None},
+            sentinel=[ns[0] for kind, _, ns, _ in journal.readings() if kind == "race"],
+            evidence=evidence,
+            profiles={key: kernels for key, kernels in profiles.items() if kernels},
+            recipe=_text(folder / "recipe.yaml"),
         )
 
 

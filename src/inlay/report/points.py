@@ -23,7 +23,7 @@ _BAND = (0.05, 0.95)
 """Quantiles of the given model's own readings that make the noise band."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mark:
     """One point of a chart: where it is, how it looks, and what is said about it.
 
@@ -81,7 +81,17 @@ def front(run: FinishedRun) -> Chart:
         ("latency", _latency(run, run.baseline_ms)),
         ("this is", "the model as it was given"),
     ]
-    marks = [Mark(exact_x, y.at(1.0), y.at(1.0), y.at(1.0), "best" if kept else "anchor", ORIGINAL, given)]
+    marks = [
+        Mark(
+            x=exact_x,
+            y=y.at(1.0),
+            low=y.at(1.0),
+            high=y.at(1.0),
+            shape="best" if kept else "anchor",
+            label=ORIGINAL,
+            details=given,
+        )
+    ]
     for (trial, measured), speed in zip(timed, speeds, strict=True):
         accuracy, details = measured.accuracy, _details(run, trial, measured)
         if trial.candidate == delivered:
@@ -90,15 +100,15 @@ def front(run: FinishedRun) -> Chart:
         shape = "best" if trial.candidate == delivered else shape if accuracy.feasible else "outside"
         marks.append(
             Mark(
-                exact_x if accuracy.sqnr_db >= SHOWN_AS_EXACT_DB else x.at(accuracy.sqnr_db),
-                y.at(speed.value),
-                y.at(speed.low),
-                y.at(speed.high),
-                shape,
-                trial.origin,
-                details,
-                commands.get(trial.candidate, ""),
-                _cut(y, speed),
+                x=exact_x if accuracy.sqnr_db >= SHOWN_AS_EXACT_DB else x.at(accuracy.sqnr_db),
+                y=y.at(speed.value),
+                low=y.at(speed.low),
+                high=y.at(speed.high),
+                shape=shape,
+                label=trial.origin,
+                details=details,
+                command=commands.get(trial.candidate, ""),
+                cut=_cut(y, speed),
             )
         )
     marks.sort(key=lambda m: (m.shape == "best", bool(m.command)))  # what matters most lies on top, and can be chosen
@@ -155,7 +165,18 @@ def trace(run: FinishedRun) -> Chart:
         elif isinstance(outcome, Failed):
             details = [(f"failed in {outcome.stage}", outcome.message[:300])]
         line.append(f"{at},{y.at(best)}")
-        marks.append(Mark(at, where, low, high, shape, f"{number}. {trial.origin}", details, cut=cut))
+        marks.append(
+            Mark(
+                x=at,
+                y=where,
+                low=low,
+                high=high,
+                shape=shape,
+                label=f"{number}. {trial.origin}",
+                details=details,
+                cut=cut,
+            )
+        )
     return Chart(x, y, marks, " ".join(line), None if band is None else (y.at(band[1]), y.at(band[0])))
 
 

@@ -28,7 +28,7 @@ from inlay.search.baselines import CONV_MATMUL, FULL_INT8, anchor_placements
 from inlay.types import Placement
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Calibration:
     """Where a run's qparams come from.
 
@@ -113,9 +113,9 @@ class Calibration:
             () if self.parts.calibration.kind == "random" else self.parts.calibration.feeds,
             TableScorer(judge, outputs),
             policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s,
-            self.config.bound.min_sqnr_db,
-            self.config.methods,
-            fixed,
+            min_sqnr_db=self.config.bound.min_sqnr_db,
+            methods=self.config.methods,
+            fixed=fixed,
             deadline=self.deadline,
             stress_score=TableScorer(self.test.judge, varied.outputs) if widening else None,
             products=anchors.get(CONV_MATMUL, Placement()),

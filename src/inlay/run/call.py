@@ -163,13 +163,13 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
     sources = (options.data, options.labels, options.recipe, options.qdq_baseline, options.pattern_cache)
     further = [Path(source) for source in sources if isinstance(source, str | Path)]
     return TuneRequest(
-        given.file,
-        Path(options.out),
-        samples,
-        config,
-        measure,
-        options.restart,
-        options.progress or Logged(),
+        file=given.file,
+        out=Path(options.out),
+        samples=samples,
+        config=config,
+        metric=measure,
+        restart=options.restart,
+        progress=options.progress or Logged(),
         sources=tuple(path.absolute() for path in further if path.exists()),
     )
 

@@ -23,7 +23,7 @@ from inlay.trial import LEVEL, Interval
 _SLOT_NS = 4_000_000  # that each reading takes at least
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BenchRow:
     """One model of a comparison, and the first model's latency over its own, paired by block.
 
@@ -103,7 +103,17 @@ def compare(
             gain = Interval(ratio, ratio, ratio)
         own_ms = float(np.median(timing.own_ns[:, i])) / 1e6
         latency_ms = first_ms / gain.value if gain.is_told else own_ms
-        rows.append(BenchRow(file.path, latency_ms, gain, len(ns), unit_of(facts), is_estimate(facts), changed[i]))
+        rows.append(
+            BenchRow(
+                path=file.path,
+                latency_ms=latency_ms,
+                speedup=gain,
+                blocks=len(ns),
+                unit=unit_of(facts),
+                estimated=is_estimate(facts),
+                changed=changed[i],
+            )
+        )
     return rows
 
 

@@ -177,7 +177,15 @@ def _choose_precision(session: Session, file: Artifact) -> PrecisionChoice | Non
     # a device that is announced as it computes by itself may refuse to compute otherwise
     with session.brief(_HANG_FACTOR * most_s), contextlib.suppress(TargetError, NoDevice):
         gain, chosen = gain_in_float32(
-            worker, exact, start, file, feed, config.protocol.slot_ns, rng, session.lab.clock, most_s
+            worker,
+            exact,
+            start,
+            model=file,
+            feed=feed,
+            slot_ns=config.protocol.slot_ns,
+            rng=rng,
+            clock=session.lab.clock,
+            look_s=most_s,
         )
     for each in started:
         if each is not chosen:
@@ -264,7 +272,15 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
     best = replace(best_of(entry, entry, same, same, None), confirmed=False)
     note = f"the budget was spent before there was a candidate: {late}"
     undecided = "nothing in low precision was built before the time ended: give a longer --budget"
-    confirmed = Confirmed(best, best.latency_ms, given.file.path, None, (), Effort(0, 0, 0, 0), undecided=undecided)
+    confirmed = Confirmed(
+        best=best,
+        baseline_ms=best.latency_ms,
+        file=given.file.path,
+        placement=None,
+        rejected=(),
+        effort=Effort(0, 0, 0, 0),
+        undecided=undecided,
+    )
     result = assemble(
         inputs,
         session.worker.fingerprint,

@@ -49,7 +49,7 @@ OUTPUTS = ("model.onnx", "model.onnx.data", "result.json", "recipe.yaml", "run.s
 """What a run writes into its folder; ``pattern_cache.yaml`` besides, which is merged with what it held."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TuneRequest:
     """What a caller asks for.
 
@@ -82,7 +82,7 @@ class TuneRequest:
     any_precision: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class RunInputs:
     """What a run works with, once everything that can be wrong with the call has been ruled out.
 
@@ -137,7 +137,18 @@ class RunInputs:
         judged = len(parts.selection)
         if parts.verified and samples.kind != "random" and asked.metric is None:
             judged = max(judged, min(MOST_JUDGED, judged + len(parts.calibration)))
-        return cls(config, file, baseline, samples, parts, judged, workload, asked.metric, asked.out, asked.sources)
+        return cls(
+            config=config,
+            file=file,
+            qdq_baseline=baseline,
+            samples=samples,
+            parts=parts,
+            judged=judged,
+            workload=workload,
+            metric=asked.metric,
+            out=asked.out,
+            sources=asked.sources,
+        )
 
     @property
     def frozen(self) -> dict[str, int]:

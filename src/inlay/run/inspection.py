@@ -63,7 +63,7 @@ class Quantizable:
         return {"operators": units, "forms": dict(self.forms), "reasons": dict(self.reasons)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inspection:
     """What a model is.
 
@@ -150,18 +150,18 @@ def inspection(
     """What ``file`` is; the other arguments as in :class:`Inspection`."""
     graph = file.model.graph
     return Inspection(
-        file.path,
-        file.sha256,
-        model_bytes(file.path),
-        {domain or "ai.onnx": version for domain, version in file.model.opset_imports.items()},
-        input_specs(file.model),
-        tuple(_words(v) for v in graph.outputs),
-        dict(Counter(n.op_type for n in graph).most_common()),
-        holds_quantized(file),
-        quantizable,
-        trouble,
-        (*file.notes, *_refused(file)),
-        sizes or {},
+        path=file.path,
+        sha256=file.sha256,
+        size_bytes=model_bytes(file.path),
+        opsets={domain or "ai.onnx": version for domain, version in file.model.opset_imports.items()},
+        inputs=input_specs(file.model),
+        outputs=tuple(_words(v) for v in graph.outputs),
+        operators=dict(Counter(n.op_type for n in graph).most_common()),
+        is_quantized=holds_quantized(file),
+        quantizable=quantizable,
+        trouble=trouble,
+        notes=(*file.notes, *_refused(file)),
+        sizes=sizes or {},
     )
 
 
@@ -185,7 +185,7 @@ def _words(value: ir.Value) -> str:
     return f"{value.name}: {dtype} {shape}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DryRun:
     """What a run would do.
 
@@ -242,14 +242,18 @@ def dry_run(asked: TuneRequest) -> DryRun:
             }
             placements = anchor_placements(prepared.graph, prepared.units, prepared.rules)
             return DryRun(
-                Quantizable.of(prepared),
-                {name: len(placement) for name, placement in placements},
-                costs.inference_s * 1e3,
-                costs.candidate_build_s,
-                trial_s,
-                (len(parts.calibration), len(parts.selection), len(parts.verification) if parts.verified else 0),
-                plan.seconds,
-                shares if limited else {},
-                int(max(0.0, search_s - calibration_s) / max(trial_s, 1e-9)) if limited else None,
-                str(config.bound),
+                quantizable=Quantizable.of(prepared),
+                anchors={name: len(placement) for name, placement in placements},
+                inference_ms=costs.inference_s * 1e3,
+                build_s=costs.candidate_build_s,
+                trial_s=trial_s,
+                samples=(
+                    len(parts.calibration),
+                    len(parts.selection),
+                    len(parts.verification) if parts.verified else 0,
+                ),
+                budget_s=plan.seconds,
+                shares=shares if limited else {},
+                trials=int(max(0.0, search_s - calibration_s) / max(trial_s, 1e-9)) if limited else None,
+                bound=str(config.bound),
             )

@@ -47,7 +47,7 @@ _DRAWS_STREAM = 1
 """Tells the random stream of the guided strategy from others of the same seed."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GuidedSetup:
     """What the guided strategy of a run works with.
 
@@ -100,15 +100,15 @@ class GuidedSetup:
             parts=self.evaluator.parts,
         )
         oracles = Oracles(
-            self._profile,
-            partial(self._sensitivity, probes),
-            probes.noise,
-            prepared.label,
-            hurried,
-            prepared.selectable_rewrites,
-            lambda: _SOLVING_SHARE * self.search_end().left,
-            self.evaluator.times_kernels,
-            partial(self.journal.once, USUAL_REWRITES, partial(self._usual_rewrites, unit_graph)),
+            profile=self._profile,
+            sensitivity=partial(self._sensitivity, probes),
+            noise=probes.noise,
+            label=prepared.label,
+            hurried=hurried,
+            rewrites=prepared.selectable_rewrites,
+            patience=lambda: _SOLVING_SHARE * self.search_end().left,
+            profiles=self.evaluator.times_kernels,
+            usual_rewrites=partial(self.journal.once, USUAL_REWRITES, partial(self._usual_rewrites, unit_graph)),
         )
         least_db = config.bound.min_sqnr_db
         surrogate = Surrogate(
@@ -116,11 +116,11 @@ class GuidedSetup:
             oracles,
             anchors.trials,
             anchor_units(prepared.graph, prepared.units),
-            self.evaluator.parts.of_each(prepared.graph.float_outputs),
-            None if least_db is None else noise_of(least_db),
-            self._baseline_ns,
-            self.journal.once(KNOWN_COSTS, partial(self._known_costs, unit_graph)),
-            self.journal.once(PRICED, partial(self._priced, unit_graph)),
+            outputs=self.evaluator.parts.of_each(prepared.graph.float_outputs),
+            bound=None if least_db is None else noise_of(least_db),
+            baseline_ns=self._baseline_ns,
+            known=self.journal.once(KNOWN_COSTS, partial(self._known_costs, unit_graph)),
+            priced=self.journal.once(PRICED, partial(self._priced, unit_graph)),
         )
         return Guided(surrogate, np.random.default_rng([config.seed, _DRAWS_STREAM]))
 

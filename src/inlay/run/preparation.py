@@ -74,7 +74,16 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     deadline = session.plan.calibration(session.costs, config)
     test = stress_test(session, "varied", session.inputs.parts.selection, given.reference)
     stress = calibration_stress(session)
-    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
+    calibration = Calibration(
+        config=config,
+        parts=parts,
+        worker=session.worker,
+        journal=session.journal,
+        progress=session.progress,
+        deadline=deadline,
+        stress=stress,
+        test=test,
+    )
     with session.calibrating():
         candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
     session.calibrated(prepared)

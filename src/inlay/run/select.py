@@ -106,7 +106,7 @@ def wish(
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Selected:
     """The model that was written, with what the search measured of it, and sizes of the given model as far as known.
 
@@ -246,16 +246,16 @@ def _select(
         with replacing(out) as fresh:
             shutil.copyfile(made.path, fresh)
     return Selected(
-        out,
-        file_sha256(out),
-        trial.origin,
-        trial.placement_digest,
-        measured.latency.speedup.value,
-        measured.latency.ns / 1e6,
-        measured.accuracy.sqnr_db,
-        measured.accuracy.metric,
-        model_bytes(out),
-        journal.fact(MEMORY.of(trial.candidate)),
+        path=out,
+        sha256=file_sha256(out),
+        origin=trial.origin,
+        placement_digest=trial.placement_digest,
+        speedup=measured.latency.speedup.value,
+        latency_ms=measured.latency.ns / 1e6,
+        sqnr_db=measured.accuracy.sqnr_db,
+        metric=measured.accuracy.metric,
+        size_bytes=model_bytes(out),
+        memory_bytes=journal.fact(MEMORY.of(trial.candidate)),
         speedup_low=measured.latency.speedup.low,
         speedup_high=measured.latency.speedup.high,
         measured=measured.latency.speedup.is_told,

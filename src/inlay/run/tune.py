@@ -118,7 +118,7 @@ def search_until(
 # --- search --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _SearchSetup:
     """What the search works with; ``feed`` is the file of the inputs that latency is measured on."""
 
@@ -158,18 +158,20 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     )
     budget = Budget(time, journal, worker)
     guided = GuidedSetup(
-        model.prepared,
-        model.candidates,
-        evaluator,
-        journal,
-        worker.fingerprint,
-        replace(config, cost_db=config.cost_db and not worker.deterministic),  # there, runs depend on their seed alone
-        feed,
-        parts.selection,
-        session.progress,
-        time.end,
-        time.costs,
-        session.lab.recruit,
+        prepared=model.prepared,
+        candidates=model.candidates,
+        evaluator=evaluator,
+        journal=journal,
+        fingerprint=worker.fingerprint,
+        config=replace(
+            config, cost_db=config.cost_db and not worker.deterministic
+        ),  # there, runs depend on their seed alone
+        feed=feed,
+        selection=parts.selection,
+        progress=session.progress,
+        search_end=time.end,
+        costs=time.costs,
+        recruit=session.lab.recruit,
     )
     prepared, imported = model.prepared, model.imported
     patterns = RunPatterns(prepared, config)
@@ -178,7 +180,17 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     strategy = guided.strategy(anchors, budget.hurried)
     anchors.expect(strategy.surrogate.expected_anchors)
     strategies = compose(prepared, imported, config, evaluator, anchors, strategy, patterns)
-    return _SearchSetup(feed, ahead, meter, evaluator, budget, time, guided, patterns, strategies)
+    return _SearchSetup(
+        feed=feed,
+        ahead=ahead,
+        meter=meter,
+        evaluator=evaluator,
+        budget=budget,
+        time=time,
+        guided=guided,
+        patterns=patterns,
+        strategies=strategies,
+    )
 
 
 def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _SearchEnd:
@@ -223,23 +235,23 @@ def _confirm(
         feeds = session.save_feeds("verification", inputs.verification)
         unseen = Unseen(inputs.verification, feeds, inputs.metric, given.reference)
     confirmation = Confirmation(
-        evaluator.judged,
-        model.candidates,
-        given.file,
-        worker,
-        session.start_worker,
-        session.lab.equal,
-        session.limit_s,
-        search.feed,
-        inputs.workload,
-        unseen,
-        model.test,
-        replace(config, confirm_processes=1) if ended.interrupted else config,
-        session.work,
-        session.rng,
-        session.plan,
-        search.time.costs,
-        crossfit.weigh,
+        judged=evaluator.judged,
+        candidates=model.candidates,
+        baseline=given.file,
+        worker=worker,
+        start=session.start_worker,
+        equal=session.lab.equal,
+        limit=session.limit_s,
+        feed=search.feed,
+        workload=inputs.workload,
+        unseen=unseen,
+        varied=model.test,
+        config=replace(config, confirm_processes=1) if ended.interrupted else config,
+        folder=session.work,
+        rng=session.rng,
+        plan=session.plan,
+        costs=search.time.costs,
+        weigh=crossfit.weigh,
     )
     confirmed = latest = confirmation.decide(evaluator.incumbent)
     rejected, builds, measured = confirmed.rejected, 0, confirmed.measured

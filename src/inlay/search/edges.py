@@ -22,7 +22,7 @@ class State(enum.IntEnum):
     LOW = 3  # low precision throughout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Edge:
     """One value between units.
 

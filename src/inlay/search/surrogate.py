@@ -67,7 +67,7 @@ def disagreements(graph: UnitGraph, labels: np.ndarray, kernels: Sequence[Kernel
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Oracles:
     """What the search may ask besides proposing placements. Answers must be the same when a run is resumed.
 
@@ -151,6 +151,7 @@ class Surrogate:
         oracles: Oracles,
         anchors: Mapping[str, Trial],
         chosen: Mapping[str, Mapping[str, str]],
+        *,
         outputs: Sequence[str],
         bound: float | None,
         baseline_ns: float,

@@ -27,7 +27,7 @@ _ELEMENTWISE = frozenset(
 )  # they compute in whatever layout their input has
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class UnitGraph:
     """Units and the values between them.
 
@@ -180,17 +180,27 @@ def build_unit_graph(graph: Graph, units: Sequence[Unit]) -> UnitGraph:
         source = "input" if producer < 0 else units[producer].op_type
         kind = f"{source}>{','.join(sorted(units[c].op_type for c in consumers))}{'+float' if float_reader else ''}"
         signature = f"{kind} {graph.shape(value)}"
-        edges.append(Edge(value, producer, tuple(consumers), float_reader, kind, signature, graph.size(value) or 0))
+        edges.append(
+            Edge(
+                value=value,
+                producer=producer,
+                consumers=tuple(consumers),
+                float_reader=float_reader,
+                kind=kind,
+                signature=signature,
+                size=graph.size(value) or 0,
+            )
+        )
     sources = _layout_sources(graph, index)
     return UnitGraph(
-        tuple(units),
-        np.array([u.selectable for u in units], bool),
-        tuple(edges),
-        tuple(len({graph.value_of(p) for p in u.activations}) for u in units),
-        tuple(_unit_signature(graph, u) for u in units),
-        np.array([sources[u.name] for u in units], np.int64),
-        tuple(dict.fromkeys(form for u in units for form in u.searched)),
-        _tables(graph, units),
+        units=tuple(units),
+        selectable=np.array([u.selectable for u in units], bool),
+        edges=tuple(edges),
+        activations=tuple(len({graph.value_of(p) for p in u.activations}) for u in units),
+        signatures=tuple(_unit_signature(graph, u) for u in units),
+        layout_source=np.array([sources[u.name] for u in units], np.int64),
+        forms=tuple(dict.fromkeys(form for u in units for form in u.searched)),
+        tables=_tables(graph, units),
     )
 
 

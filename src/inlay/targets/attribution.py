@@ -39,8 +39,8 @@ class Names:
             kind = QDQ_KINDS.get(op_type, kind) if not nodes else kind
         if kind == "compute":
             sources = nodes or [self._writer[v].name for v in found if v in self._writer]
-            return KernelTime(name, op_type, ns, precision, tuple(sources), (), kind)
-        return KernelTime(name, op_type, ns, precision, (), self.known(found), kind)
+            return KernelTime(name, op_type, ns, precision=precision, nodes=tuple(sources), values=(), kind=kind)
+        return KernelTime(name, op_type, ns, precision=precision, nodes=(), values=self.known(found), kind=kind)
 
     def known(self, values: Sequence[str]) -> tuple[str, ...]:
         """The first of ``values`` that the model has, or that begins with the name of one that it has."""

@@ -53,7 +53,7 @@ _Rewrites = Sequence[Rewrite[Any]]
 _INEXACT_DB = 30.0  # where sums round in another order, or an operator rounds its state as well
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _Emission:
     """One model, prepared for a target, with everything in one precision that the target has.
 
@@ -242,12 +242,32 @@ def _emissions(name: str, proto: onnx.ModelProto, target: Capabilities) -> Itera
             table, static = _powers_of_two(prepared, plain, placement), precision == STATIC
             if static or units:
                 rewrites = prepared.selectable_rewrites
-                cases.append(_Emission(f"{name}, {precision}", prepared, placement, table, feed, static, rewrites))
+                cases.append(
+                    _Emission(
+                        name=f"{name}, {precision}",
+                        prepared=prepared,
+                        placement=placement,
+                        table=table,
+                        feed=feed,
+                        static=static,
+                        rewrites=rewrites,
+                    )
+                )
         for qtype in (t for t in prepared.rules.types if t.floating):
             floats = replace(prepared, rules=prepared.rules.with_usual(qtype))
             placement = floats.label(precisions[STATIC])
             table = _powers_of_two(floats, plain, placement)
-            cases.append(_Emission(f"{name}, {qtype.value}", floats, placement, table, feed, True, frozenset()))
+            cases.append(
+                _Emission(
+                    name=f"{name}, {qtype.value}",
+                    prepared=floats,
+                    placement=placement,
+                    table=table,
+                    feed=feed,
+                    static=True,
+                    rewrites=frozenset(),
+                )
+            )
         yield cases
 
 

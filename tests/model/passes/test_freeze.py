@@ -139,7 +139,9 @@ def test_a_run_says_it_and_another_model_of_it_is_fixed_as_well(tmp_path: Path, 
         target=TargetSpec("null"), bind={"batch": 1}, freeze_shapes=True, budget_s=None, max_measurements=4
     )
     lab = simulated(NullTarget(), Clock())
-    result = tune(TuneRequest(load(save(encoder())), tmp_path / "out", samples, config, lab=lab))
+    result = tune(
+        TuneRequest(file=load(save(encoder())), out=tmp_path / "out", samples=samples, config=config, lab=lab)
+    )
     assert any("no other sizes than batch=1, length=9" in note for note in result.notes)
     assert dims(ir.load(result.model_path)) == [[1, 9], [1, 9]]
     select(tmp_path / "out", tmp_path / "other.onnx", Wish(min_sqnr_db=10.0))

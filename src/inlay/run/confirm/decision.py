@@ -54,12 +54,13 @@ from inlay.run.confirm.contenders import (
 )
 from inlay.run.confirm.delivered import (
     LEAST_STURDY,
+    WAS_BUSY,
     Confirmed,
     best_of,
     by_shape,
     lacking,
     least_of_sturdy,
-    unshown,
+    passed_over,
 )
 from inlay.run.confirm.evidence import most_credible
 from inlay.run.confirm.fresh_readings import FreshReadings
@@ -85,7 +86,7 @@ from inlay.types import Placement
 _FALLBACKS = 3  # candidates that are judged where no contender keeps the bound: each look may pass one by luck
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Confirmation:
     """What the candidates of one search are confirmed with.
 
@@ -148,15 +149,13 @@ class Confirmation:
         try:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:
-            left = [e for e in contenders if e.key not in fresh.given_up]
-            return replace(self._unconfirmed(left, verifier, effort, str(error)), given_up=frozenset(fresh.given_up))
+            return self._unconfirmed(contenders, fresh.given_up, verifier, effort, str(error))
         deterministic, full = self.worker.deterministic, efforts(self.config, self.costs().inference_s)[0]
         if not deterministic:
             effort = effort.done(fresh.counts[0], len(base.ns))
         if others and too_few(base, deterministic):
-            left = [e for e in contenders if e.key not in fresh.given_up]
             blocks = f"{len(base.ns)} of {full.second * full.blocks} deciding blocks are too few"
-            return replace(self._unconfirmed(left, verifier, effort, blocks), given_up=frozenset(fresh.given_up))
+            return self._unconfirmed(contenders, fresh.given_up, verifier, effort, blocks)
         champion = champion_of(base, others, deterministic)
         gained = Interval(1.0, 1.0, 1.0) if champion is base else self._gain(base, champion, reported)
         reference = next((e for e in others if e.is_float), None)
@@ -173,14 +172,10 @@ class Confirmation:
         if champion.candidate.placement and verifier.lacks_db(champion) == 0.0:  # else they lost for other reasons
             short = {key: db for key, db in verifier.lacking.items() if db > 0.0 and key in origins}
             troubles += [f"{origins[key]} was passed over: {lacking(db)}" for key, db in short.items()]
-        troubles += self._unshown(champion, contenders, verifier)
+        troubles += passed_over(champion, contenders, verifier)
         troubles += [f"equal devices disagree about {origins[key]}: {how}" for key, how in fresh.disagreed.items()]
         if fresh.is_busy:
-            troubles.append(
-                "the machine was busy: other processes ran during many readings; the time that they certainly took is "
-                "subtracted and the intervals cover what they may have taken, but not their effect on caches and clock "
-                "rates: measure again on a quiet machine"
-            )
+            troubles.append(WAS_BUSY)
         confirmed = self._confirmed(best, base, champion, verifier, effort, troubles)
         finalists = {e.key: e.file for e in (champion, base, *others)}
         anchors = [self._gain(base, e).value for e in others if e.is_anchor]
@@ -204,32 +199,31 @@ class Confirmation:
             given_up=frozenset(fresh.given_up),
         )
 
-    def _unshown(self, champion: Entry, contenders: Sequence[Entry], verifier: Verifier) -> list[str]:
-        """That the fastest contender was passed over as the samples do not show its bound; empty where none was."""
-        gained = champion.candidate.speedup if champion.candidate.placement else 1.0
-        known = [(e, verifier.weighed(e)) for e in contenders if e is not champion and e.candidate.speedup > gained]
-        passed = [(e, f) for e, f in known if f and not f.shows and not f.breaks and e.candidate.shown_speedup]
-        if not passed or (verifier.weighed(champion) or passed[0][1]).rank < passed[0][1].rank:
-            return []
-        fastest, found = max(passed, key=lambda pair: pair[0].candidate.speedup)
-        origin, gain = fastest.candidate.trial.proposal.origin, f"{fastest.candidate.shown_speedup} in the search"
-        return [unshown(origin, gain, found)]
-
     def _confirmed(
         self, best: Best, base: Entry, champion: Entry, verifier: Verifier, effort: Effort, troubles: Sequence[str]
     ) -> Confirmed:
-        placement = Placement() if best.is_float else champion.candidate.placement
-        baseline_ms = float(np.median(base.own_ns)) / 1e6
-        found, each_db = (*troubles, *verifier.troubles), verifier.each_db(champion)
-        rejected, file = verifier.rejected, champion.file.path
-        return Confirmed(best, baseline_ms, file, placement, rejected, effort, found, each_db, champion.key)
+        return Confirmed(
+            best=best,
+            baseline_ms=float(np.median(base.own_ns)) / 1e6,
+            file=champion.file.path,
+            placement=Placement() if best.is_float else champion.candidate.placement,
+            rejected=verifier.rejected,
+            effort=effort,
+            troubles=(*troubles, *verifier.troubles),
+            each_db=verifier.each_db(champion),
+            key=champion.key,
+        )
 
-    def _unconfirmed(self, contenders: Sequence[Entry], verifier: Verifier, effort: Effort, why: str) -> Confirmed:
+    def _unconfirmed(
+        self, entries: Sequence[Entry], given_up: Collection[str], verifier: Verifier, effort: Effort, why: str
+    ) -> Confirmed:
         """The decision by the readings of the search, as there are none, or too few, of fresh processes."""
+        contenders = [e for e in entries if e.key not in given_up]
         base, champion, gained, over_float = by_search(self._given, contenders, self._preferred(verifier))
         best = replace(best_of(base, champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
         trouble = f"NOT CONFIRMED: {why}; the figures are those of the search"
         confirmed = self._confirmed(best, base, champion, verifier, effort, [trouble])
+        confirmed = replace(confirmed, given_up=frozenset(given_up))
         if champion.candidate.placement:
             return confirmed
         lost = {r.candidate.key for r in verifier.rejected}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.evidence import Evidence
-from inlay.run.confirm.verification import Rejected, least_db
+from inlay.run.confirm.verification import Rejected, Verifier, least_db
 from inlay.run.outputs import install
 from inlay.run.plan import Effort
 from inlay.run.result import Best, ShapeFigures
@@ -29,8 +29,14 @@ STURDY_PRICE = 0.1
 LEAST_STURDY = 1.05
 """Speed-up that it must promise: smaller gains are hard to prove, so that only the most promising one has a chance."""
 
+WAS_BUSY = (
+    "the machine was busy: other processes ran during many readings; the time that they certainly took is subtracted "
+    "and the intervals cover what they may have taken, but not their effect on caches and clock rates: measure again "
+    "on a quiet machine"
+)
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Confirmed:
     """The decision.
 
@@ -196,6 +202,18 @@ def unshown(origin: str, gain: str, found: Evidence) -> str:
     """That a faster model was passed over, for people."""
     lacks = "it is below the bound" if found.breaks else "its bound is not shown"
     return f"{origin} was faster ({gain}), but {lacks}: {found} (inlay select writes it all the same)"
+
+
+def passed_over(champion: Entry, contenders: Sequence[Entry], verifier: Verifier) -> list[str]:
+    """That the fastest contender was passed over as the samples do not show its bound; empty where none was."""
+    gained = champion.candidate.speedup if champion.candidate.placement else 1.0
+    known = [(e, verifier.weighed(e)) for e in contenders if e is not champion and e.candidate.speedup > gained]
+    passed = [(e, f) for e, f in known if f and not f.shows and not f.breaks and e.candidate.shown_speedup]
+    if not passed or (verifier.weighed(champion) or passed[0][1]).rank < passed[0][1].rank:
+        return []
+    fastest, found = max(passed, key=lambda pair: pair[0].candidate.speedup)
+    origin, gain = fastest.candidate.trial.proposal.origin, f"{fastest.candidate.shown_speedup} in the search"
+    return [unshown(origin, gain, found)]
 
 
 def least_of_sturdy(speedup: float) -> float:

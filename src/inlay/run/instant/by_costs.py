@@ -188,14 +188,19 @@ def choose_by_costs(
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)
     feeds, parts = samples.feeds if one_shot.real else (), one_shot.judge.parts
-    instant = Instant(prepared, costs, table, every, feeds, bound_db, until, samples.mask, parts)
+    instant = Instant(prepared, costs, table, every, feeds, bound_db, deadline=until, mask=samples.mask, parts=parts)
     race = _Race(one_shot, writer, instant, bound_db, deadline)
     winner, how = race.run()
-    shared = {d.node: d.reason for d in sharing_of(prepared, observed, calibration.method)}
-    accuracy, varied = winner.accuracy, None
-    if winner.choice.low and accuracy is not None and one_shot.test.feeds:
-        varied = one_shot.worker.run(winner.artifact, one_shot.test.feeds)
-    chosen = Chosen(winner.choice.placement, calibration, table, digest, shared, accuracy, varied)
+    varies = winner.choice.low and winner.accuracy is not None and one_shot.test.feeds
+    chosen = Chosen(
+        placement=winner.choice.placement,
+        calibration=calibration,
+        table=table,
+        calibration_digest=digest,
+        shared={d.node: d.reason for d in sharing_of(prepared, observed, calibration.method)},
+        accuracy=winner.accuracy,
+        varied=one_shot.worker.run(winner.artifact, one_shot.test.feeds) if varies else None,
+    )
     return chosen, replace(how, source=source, priced=costs is not None)
 
 
@@ -229,12 +234,7 @@ class _Race:
     """
 
     def __init__(
-        self,
-        one_shot: OneShot,
-        writer: CandidateWriter,
-        instant: Instant,
-        bound_db: float | None,
-        deadline: Deadline,
+        self, one_shot: OneShot, writer: CandidateWriter, instant: Instant, bound_db: float | None, deadline: Deadline
     ) -> None:
         self._one_shot, self._writer, self._instant = one_shot, writer, instant
         self._bound_db, self._deadline = bound_db, deadline

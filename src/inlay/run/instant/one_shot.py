@@ -42,7 +42,7 @@ _VARYING = 0.07
 _LEAST_VARIATIONS = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chosen:
     """A placement with its qparams, and what is known of it.
 
@@ -65,7 +65,7 @@ class Chosen:
     varied: Sequence[Outputs] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class OneShot:
     """A model about to be quantized once.
 
@@ -107,6 +107,7 @@ class OneShot:
         worker: Worker,
         work: Path,
         samples: Samples,
+        *,
         specs: Sequence[InputSpec],
         augment: str,
         seed: int,
@@ -144,7 +145,19 @@ class OneShot:
             prepared = find_scales(prepared, target, samples.feeds, until, samples.mask, soon=soon).model or prepared
         given, changed = Artifact(file.content.resolve(), file.sha256), bool(sizes) or target.max_opset is not None
         return cls(
-            worker, given, changed, work, samples, specs, augment, seed, scored, feeds, reference, test, prepared
+            worker=worker,
+            given=given,
+            changed=changed,
+            work=work,
+            samples=samples,
+            specs=specs,
+            augment=augment,
+            seed=seed,
+            scored=scored,
+            feeds=feeds,
+            reference=reference,
+            test=test,
+            prepared=prepared,
         )
 
     @property

@@ -118,6 +118,7 @@ class Instant:
         usual: Placement,
         feeds: Sequence[Feed],
         bound_db: float | None,
+        *,
         deadline: Deadline = NEVER,
         mask: str = AUTO_MASK,
         parts: Parts | None = None,

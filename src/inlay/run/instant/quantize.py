@@ -151,8 +151,19 @@ def quantize(
         given = Artifact(file.content.resolve(), file.sha256)
         own = OwnPrecision.of(made)
         run = in_reference(file) if quick or own is not None else partial(worker.run, given)
-        due = deadline if quick else NEVER
-        one_shot = OneShot.open(file, target, worker, work, samples, specs, augment, seed, sizes, run, due)
+        one_shot = OneShot.open(
+            file,
+            target,
+            worker,
+            work,
+            samples,
+            specs=specs,
+            augment=augment,
+            seed=seed,
+            sizes=sizes,
+            run=run,
+            deadline=deadline if quick else NEVER,
+        )
         prepared = one_shot.prepared
         resolved = resolve(rules or find_recipe(FULL_INT8), prepared.graph, prepared.units, prepared.rules)
         one_shot = replace(one_shot, prepared=(prepared := replace(prepared, resolved=resolved)))
@@ -230,7 +241,15 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     table = choice.table(prepared, observed)
     varies = one_shot.real and test.names and len(placement)
     outputs = next(on_variations.outputs([(table, placement)])).result() if varies else None
-    return Chosen(placement, choice, table, choice.digest(observed), shared, None, outputs)
+    return Chosen(
+        placement=placement,
+        calibration=choice,
+        table=table,
+        calibration_digest=choice.digest(observed),
+        shared=shared,
+        accuracy=None,
+        varied=outputs,
+    )
 
 
 def _on_all(worker: Worker, reference: RunFiles, made: Artifact, samples: Samples, folder: Path) -> Accuracy:

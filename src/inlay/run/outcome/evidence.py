@@ -63,7 +63,7 @@ class RegionFacts:
     label: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UnitFacts:
     """One unit.
 
@@ -85,7 +85,7 @@ class UnitFacts:
     noise_db: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What a report shows beyond the result and the journal.
 
@@ -154,7 +154,7 @@ def evidence_of(
     tree = find_regions(graph, prepared.units, prepared.rules, Config())
     gains = _gains(costs)
     return Evidence(
-        tuple(
+        nodes=tuple(
             NodeFacts(
                 n.name,
                 n.op_type,
@@ -165,31 +165,31 @@ def evidence_of(
             )
             for n in graph.nodes
         ),
-        tuple(
+        regions=tuple(
             RegionFacts(r.id, -1 if r.parent is None else r.parent, _label([graph.node(n).op_type for n in r.nodes]))
             for r in tree.regions
             if r.type is not RegionType.ROOT
         ),
-        tuple(
+        units=tuple(
             UnitFacts(
-                u.name,
-                u.op_type,
-                u.nodes,
-                precision_in(placement, u),
-                "" if u.quantizable else u.rejection,
-                gains.get(u.name),
-                None if sensitivity is None or not u.selectable else _noise_db(u, sensitivity),
+                name=u.name,
+                op_type=u.op_type,
+                nodes=u.nodes,
+                precision=precision_in(placement, u),
+                rejection="" if u.quantizable else u.rejection,
+                gain_ns=gains.get(u.name),
+                noise_db=None if sensitivity is None or not u.selectable else _noise_db(u, sensitivity),
             )
             for u in prepared.units
         ),
-        graph.inputs,
-        tuple(dict.fromkeys(graph.outputs)),
-        keys["delivered"],
-        keys["float"],
-        dict(anchors),
-        tuple(dict.fromkeys(v for i, v in enumerate(graph.outputs) if Port(GRAPH_OUTPUT, i) in placement)),
-        tuple(samples),
-        software(),
+        inputs=graph.inputs,
+        outputs=tuple(dict.fromkeys(graph.outputs)),
+        delivered=keys["delivered"],
+        floats=keys["float"],
+        anchors=dict(anchors),
+        quantized=tuple(dict.fromkeys(v for i, v in enumerate(graph.outputs) if Port(GRAPH_OUTPUT, i) in placement)),
+        samples=tuple(samples),
+        software=software(),
     )
 
 

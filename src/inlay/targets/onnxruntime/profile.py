@@ -153,8 +153,12 @@ class Attribution:
         if value is None:  # a constant's: it works for the kernel that reads it
             readers = [r for v in node.output for r in self._readers[v]]
             sources = next((s for s in map(self._named, readers) if s), ())
-            return KernelTime(name, op_type, ns, precision, self._products(sources), (), kind)
-        return KernelTime(name, op_type, ns, precision, (), (self._public.get(value, value),), kind)
+            return KernelTime(
+                name, op_type, ns, precision=precision, nodes=self._products(sources), values=(), kind=kind
+            )
+        return KernelTime(
+            name, op_type, ns, precision=precision, nodes=(), values=(self._public.get(value, value),), kind=kind
+        )
 
     def _products(self, nodes: Iterable[str]) -> tuple[str, ...]:
         """``nodes`` with products in place of the operators that they are written as."""

@@ -32,7 +32,7 @@ _PRODUCTS = {
 _RECURRENT, _RECURRENT_KERNEL = frozenset({"LSTM", "GRU", "RNN"}), "RNNSeq"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kernel:
     """One node of the executed graph.
 
@@ -70,15 +70,15 @@ def executed_graph(compiled: Any) -> list[Kernel]:
         position[node.get_friendly_name()] = len(kernels)
         kernels.append(
             Kernel(
-                node.get_friendly_name(),
-                op_type,
-                tuple(name for name in info.get("originalLayersNames", "").split(",") if name),
-                info.get("runtimePrecision", ""),
-                tuple(i.get_element_type().get_type_name() for i in node.inputs()),
-                info.get("outputPrecisions", "").split(",")[0],
-                sources,
-                float(time) * _STEP_NS if time.isdigit() else None,
-                op_type == "Const" or (bool(sources) and all(kernels[s].constant for s in sources)),
+                name=node.get_friendly_name(),
+                op_type=op_type,
+                origins=tuple(name for name in info.get("originalLayersNames", "").split(",") if name),
+                precision=info.get("runtimePrecision", ""),
+                inputs=tuple(i.get_element_type().get_type_name() for i in node.inputs()),
+                output=info.get("outputPrecisions", "").split(",")[0],
+                sources=sources,
+                ns=float(time) * _STEP_NS if time.isdigit() else None,
+                constant=op_type == "Const" or (bool(sources) and all(kernels[s].constant for s in sources)),
             )
         )
     return kernels
@@ -126,14 +126,16 @@ class Attribution:
             return KernelTime(kernel.name, kernel.op_type, ns, precision, nodes)
         if boundary is not None:
             kind, value = boundary
-            return KernelTime(kernel.name, kernel.op_type, ns, precision, (), (value,), kind)
+            return KernelTime(
+                kernel.name, kernel.op_type, ns, precision=precision, nodes=(), values=(value,), kind=kind
+            )
         if kernel.op_type in _INSERTED and kernel.sources:
             written = self._written(graph, kernel.sources[0])
             made = graph[kernel.sources[0]].output
             converts = {made, kernel.output} & {"u8", "i8"} and made != kernel.output
             kind = "layout" if not converts else "dequantize" if made in ("u8", "i8") else "quantize"
             values = () if written is None else (written,)
-            return KernelTime(kernel.name, kernel.op_type, ns, precision, (), values, kind)
+            return KernelTime(kernel.name, kernel.op_type, ns, precision=precision, nodes=(), values=values, kind=kind)
         return KernelTime(kernel.name, kernel.op_type, ns, precision)
 
     def nodes(self, kernel: Kernel) -> tuple[str, ...]:

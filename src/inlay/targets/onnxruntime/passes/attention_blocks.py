@@ -41,7 +41,7 @@ class Masking(NamedTuple):
     inverse: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Block:
     """One attention.
 
@@ -97,7 +97,16 @@ def _block(softmax: ir.Node) -> Block | None:
     if use is not None and is_merged:
         output = use[0].outputs[0]
     factor *= query.factor * key.factor
-    return Block(softmax, query, key, value, masks, factor, output, is_merged)
+    return Block(
+        softmax=softmax,
+        query=query,
+        key=key,
+        value=value,
+        masks=masks,
+        factor=factor,
+        output=output,
+        is_merged=is_merged,
+    )
 
 
 def _products(value: ir.Value | None) -> tuple[ir.Node, float, tuple[Masking, ...]] | None:
