@@ -28,6 +28,7 @@ from inlay.explain import repair as _repair
 from inlay.explain.explanation import Explanation
 from inlay.farm.lab import measuring
 from inlay.files import refuse_overwriting, scratch
+from inlay.heard import hearing
 from inlay.model.collector import collector_paused
 from inlay.model.held import kept
 from inlay.model.load import ModelSource
@@ -57,7 +58,7 @@ from inlay.run.options import (
     Sizes,
     TuneOptions,
 )
-from inlay.run.progress import Logged, Progress
+from inlay.run.progress import Logged, Phases, Progress
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.space.recipe_file import find_recipe
@@ -96,6 +97,7 @@ def tune(
     begun, out = time.monotonic() - wish.before_s, Path(wish.out)
     from inlay.report import leave_report  # templates and drawings: no other command waits for them
 
+    (wish.progress or Logged()).stage("read the model and the samples")
     specs, others = targets_of(wish.target, wish.target_options, wish.threads)
     asked = request_of(model, wish, next(iter(specs.values())), _command_line(model, wish))
     alone = len(specs) == 1 and others is None
@@ -110,6 +112,7 @@ def tune(
             own = (leave_report(out / each.folder) for each in found.columns.values() if each.folder)
             return replace(found, notes=(*found.notes, *filter(None, own)))
         result = _run_tune.tune(replace(asked, any_precision=True))
+    asked.progress.stage("write the report")
     return replace(result, notes=(*result.notes, *filter(None, [leave_report(out)])))
 
 
@@ -142,6 +145,7 @@ def inspect(
     target: Annotated[str | TargetSpec, declared.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, declared.TARGET_OPTIONS] = (),
     bind: Annotated[Sizes, declared.BIND] = (),
+    progress: Annotated[Progress | None, declared.PROGRESS] = None,
 ) -> Inspection:
     """Say what a model takes and gives, what it consists of, and what of it the target can run in low precision.
 
@@ -149,7 +153,12 @@ def inspect(
         InlayError: the model cannot be read, or the target cannot be used.
     """
     capabilities = Capabilities.of(create(target_of(target, target_options)))
-    return inspected(Given.read(model, None, bind).at_plausible_sizes(), capabilities)
+    phases = Phases(progress or Logged())
+    with hearing(phases.doing):
+        phases.doing("read the model")
+        given = Given.read(model, None, bind)
+        phases.doing("run the model once, and normalize it")
+        return inspected(given.at_plausible_sizes(), capabilities)
 
 
 @documented
@@ -169,7 +178,8 @@ def bench(
     given = Given.of(files[0], wish.data, wish.bind, wish.images).at_sizes_of(files)
     workload = given.workload(rng, wish.shapes, wish.batch)
     spec = target_of(wish.target, wish.target_options, wish.threads)
-    with measuring(wish.ray, [spec], (wish.progress or Logged()).stage) as lab:
+    phases = Phases(wish.progress or Logged())
+    with measuring(wish.ray, [spec], phases.begin) as lab, hearing(phases.doing):
         return compare(files, spec, workload, wish.blocks, wish.processes, rng, lab)
 
 
@@ -188,6 +198,8 @@ def quantize(
     """
     wish = QuantizeOptions.of(options, changes)
     begun = time.monotonic() - wish.before_s
+    phases = Phases(wish.progress or Logged())
+    phases.begin("read the model and the samples")
     given = Given.read(model, wish.data, wish.bind, wish.images)
     samples = given.samples_or_random(np.random.default_rng(wish.seed), RANDOM_SAMPLES)
     samples = given.masked(samples, wish.mask)
@@ -195,7 +207,7 @@ def quantize(
     common = common_sizes(given.specs, samples.feeds) if wish.freeze_shapes else {}
     rules = None if wish.recipe == declared.BY_COSTS else find_recipe(wish.recipe)
     spec = target_of(wish.target, wish.target_options, wish.threads)
-    with measuring(wish.ray, [spec], (wish.progress or Logged()).stage) as lab:
+    with measuring(wish.ray, [spec], phases.begin) as lab, hearing(phases.doing):
         return _run_quantize.quantize(
             given.file,
             Path(out),
@@ -211,6 +223,7 @@ def quantize(
             max_opset=wish.max_opset,
             lab=lab,
             begun=begun,
+            stage=phases.begin,
         )
 
 
@@ -230,8 +243,9 @@ def calibrate_machine(
         UsageError: the target has no models that its kernels could be measured by.
         InlayError: none of them could be measured, or the table cannot be kept.
     """
-    spec, stage = target_of(target, target_options, threads), (progress or Logged()).stage
-    return _calibrate.calibrate_machine(spec, seconds_of(budget), np.random.default_rng(seed), stage)
+    spec, phases = target_of(target, target_options, threads), Phases(progress or Logged())
+    with hearing(phases.doing):
+        return _calibrate.calibrate_machine(spec, seconds_of(budget), np.random.default_rng(seed), phases.begin)
 
 
 @documented
@@ -270,6 +284,14 @@ def explain(
     """
     wish = ExplainOptions.of(options, changes)
     seconds, hears = seconds_of(wish.budget), wish.progress or Logged()
+    phases = Phases(hears)
+    with hearing(phases.doing):
+        return _explained(model, wish, seconds, hears, phases)
+
+
+def _explained(
+    model: ModelSource, wish: ExplainOptions, seconds: float | None, hears: Progress, phases: Phases
+) -> Explanation:
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     spec = target_of(wish.target, wish.target_options, wish.threads)
     given = Given.read(model, wish.data, wish.bind, wish.images)
@@ -278,12 +300,12 @@ def explain(
     if out is not None:
         refuse_overwriting([out, Path(f"{out}.data")], [*given.file.files, *files_in(wish.data)])
         _repair.refuse(given.file, out)
-    found = _explain.explain(given.file, spec, samples, deadline, hears.stage)
+    found = _explain.explain(given.file, spec, samples, deadline, phases.begin)
     if out is None:
         return found
     done, made = _repair.repair(given.file, out, spec, samples, seconds, wish.seed, hears)
     if made is not None:
-        after = _explain.explain(made, spec, samples, Deadline(-math.inf), hears.stage)
+        after = _explain.explain(made, spec, samples, Deadline(-math.inf), phases.begin)
         done = replace(done, changes=_changes.changes(found, after))
     return replace(found, repair=done)
 

@@ -104,6 +104,9 @@ class At:
             self.done = True
             self.do()
 
+    def doing(self, text: str) -> None:
+        """Nothing."""
+
     def trial(self, step: SearchStep) -> None:
         """Nothing."""
 

@@ -61,12 +61,15 @@ class Heard:
         self._clock, self.stages, self.begun = clock, list[str](), list[float]()
 
     def stage(self, text: str) -> None:
-        self.stages.append(text)
+        self.stages.append(text.partition(", at most")[0])
         self.begun.append(self._clock.seconds)
 
     def took(self, stage: str) -> float:
         at = self.stages.index(stage)
         return self.begun[at + 1] - self.begun[at]
+
+    def doing(self, text: str) -> None:
+        pass
 
     def trial(self, step: object) -> None:
         pass

@@ -29,6 +29,9 @@ class KilledAt:
         if self.at == 0:
             raise Killed
 
+    def doing(self, text: str) -> None:
+        """Nothing."""
+
     def trial(self, step: SearchStep) -> None:
         self.stage("")
 

@@ -104,6 +104,10 @@ class Labelled:
         self.progress.stage(f"{self.label}: {text}")
         self.journal.record_seconds()
 
+    def doing(self, text: str) -> None:
+        """Pass it on."""
+        self.progress.doing(text)
+
     def trial(self, step: SearchStep) -> None:
         """Pass it on."""
         self.progress.trial(step)

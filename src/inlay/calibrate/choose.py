@@ -18,6 +18,7 @@ from inlay.calibrate.tables import UNPROBED, CalibrationChoice, FixedQParams, sh
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError, TimedOut
+from inlay.heard import counting, doing
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, halves
 from inlay.quant.observers import METHODS, STRESS, Method
@@ -100,6 +101,7 @@ def choose_calibration(
     search = TableSearch(
         prepared, observed, placement, method, methods, fixed, feeds=some, clock=clock, exact=exact, until=selecting
     )
+    doing("round weights")
     try:
         of_weights = search.rounded(policy.ROUNDING_SHARE * seconds, policy.ROUNDING_TIME if thorough else 1.0)
     except TimedOut:
@@ -114,6 +116,7 @@ def choose_calibration(
     of_domains = _OfDomains(search, cuts=(_ONE_FOR_ALL,))
     if thorough:
         missed_db = None if min_sqnr_db is None or rounded_db >= min_sqnr_db else min_sqnr_db
+        doing("choose ranges of single values")
         of_domains = _chosen_domains(search, rounded, score, seconds, begun, missed_db)
     search = of_domains.search
     best = _best(search, score, single, [(rounded, 0.0), (of_domains.choice, policy.SELECTION_CREDIT_DB)])
@@ -121,6 +124,7 @@ def choose_calibration(
         return single
     widened = _Widened(best.choice, best.db)
     if thorough and stress_score is not None and observed.stressed:
+        doing("judge wider ranges on varied samples")
         widened = _widened(search, best, score, stress_score)
     report = {
         **_counts(search, widened.choice),
@@ -298,7 +302,7 @@ def choose_method(
     scores: dict[str, float] = {}
     tables = ((CalibrationChoice(method).table(prepared, observed), placement) for method in methods)
     begun = deadline.clock()
-    for method, db in zip(methods, score.each(tables), strict=False):
+    for method, db in zip(counting(methods, "judge ranges by method"), score.each(tables), strict=False):
         if not isinstance(db, Failed):
             scores[method] = db
             if method == methods[0] and db < least_db:

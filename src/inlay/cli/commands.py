@@ -165,7 +165,8 @@ def inspect(
     **options: Any,
 ) -> None:
     """Show inputs, outputs and operators of a model, what can be quantized, and how to write samples for --data."""
-    found = api.inspect(**options)
+    with closing(_progress(as_json)) as progress:
+        found = api.inspect(**options, progress=progress)
     answer(as_json, found, lambda: inspected.inspection(found))
 
 
@@ -324,7 +325,7 @@ def _progress(quiet: bool) -> Progress:
     if quiet:
         return Silent()
     console = Terminal(stderr=True)
-    return LiveTable(console) if console.is_terminal else Lines(sys.stderr)
+    return LiveTable(console, _before_s()) if console.is_terminal else Lines(sys.stderr, _before_s())
 
 
 def _before_s() -> float:

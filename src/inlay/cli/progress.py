@@ -15,23 +15,36 @@ from rich.live import Live
 from rich.table import Column, Table
 
 from inlay.cli.terminal import Terminal, plain
+from inlay.deadline import Clock
 from inlay.errors import UsageError
-from inlay.run.progress import Progress, SearchStep
+from inlay.run.progress import NowAndThen, Progress, SearchStep
 from inlay.trial import Failed, Infeasible, Measured, Trial, shown_ratio, shown_sqnr
 
 _LATEST = 8  # trials that the live table shows
 
 
 class Lines:
-    """One plain line for each stage and trial."""
+    """One plain line for each stage and trial, and for where a stage is, now and then.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._start = time.monotonic()
+    Args:
+        stream: to print to.
+        before_s: seconds that the command took until now.
+        clock: returns seconds.
+    """
+
+    def __init__(self, stream: TextIO, before_s: float = 0.0, clock: Clock = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._start = clock() - before_s
+        self._now_and_then = NowAndThen(clock)
 
     def stage(self, text: str) -> None:
         """Print it."""
         self._print(text)
+
+    def doing(self, text: str) -> None:
+        """Print it where nothing was printed for a while."""
+        if self._now_and_then.is_due():
+            self._print(text)
 
     def trial(self, step: SearchStep) -> None:
         """Print the trial; ``*`` marks a new incumbent."""
@@ -43,13 +56,20 @@ class Lines:
         self._stream.flush()
 
     def _print(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._start:6.1f} s] {plain(text)}", file=self._stream, flush=True)
+        self._now_and_then.said()
+        print(f"[{self._clock() - self._start:6.1f} s] {plain(text)}", file=self._stream, flush=True)
 
 
 class LiveTable:
-    """A table that is redrawn: incumbent, interval, trials, budget left, and the latest trials."""
+    """A table that is redrawn: stage, incumbent, interval, trials, budget left, and the latest trials.
 
-    def __init__(self, console: Terminal) -> None:
+    Args:
+        console: to draw on.
+        before_s: seconds that the command took until now.
+    """
+
+    def __init__(self, console: Terminal, before_s: float = 0.0) -> None:
+        self._start = time.monotonic() - before_s
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._live.start()
         self._title = self._caption = ""
@@ -60,10 +80,13 @@ class LiveTable:
         self._title = text
         self._draw()
 
+    def doing(self, text: str) -> None:
+        """Change the title."""
+        self.stage(text)
+
     def trial(self, step: SearchStep) -> None:
         """Add a row and redraw."""
         left = "no limit" if math.isinf(step.left_s) else f"{step.left_s:.0f} s left"
-        self._title = "search"
         self._caption = (
             f"best so far {describe(step.incumbent)} ({step.incumbent.proposal.origin}) · "
             f"{step.judged} judged, {step.timed} timed, {step.failed} failed · {left}"
@@ -80,7 +103,7 @@ class LiveTable:
         table = Table(
             Column(overflow="fold"),  # a name or figure is never cut
             Column(overflow="fold"),
-            title=self._title,
+            title=f"{self._title} · {time.monotonic() - self._start:.0f} s",
             caption=self._caption,
             show_header=False,
             box=None,
@@ -107,21 +130,28 @@ def describe(trial: Trial) -> str:
 class JsonLines:
     """One JSON object a line and event, for programs; what is said goes on to ``others`` as well.
 
-    ``stage``: ``{event, s, text}``. ``trial``: ``{event, s, origin, outcome, accepted, latency_ms, speedup,
-    speedup_low, speedup_high, sqnr_db, metric, feasible, why, best_speedup, judged, timed, failed, left_s}``, with null
-    for what is not known. ``result``: ``{event, s, result}``, the content of ``result.json``; it comes last, unless the
-    run failed.
+    ``stage``, and ``doing`` now and then: ``{event, s, text}``. ``trial``: ``{event, s, origin, outcome, accepted,
+    latency_ms, speedup, speedup_low, speedup_high, sqnr_db, metric, feasible, why, best_speedup, judged, timed, failed,
+    left_s}``, with null for what is not known. ``result``: ``{event, s, result}``, the content of ``result.json``; it
+    comes last, unless the run failed.
     """
 
     def __init__(self, path: Path, others: Progress) -> None:
         self._path, self._others = path, others
         self._stream: TextIO | None = None
         self._start = time.monotonic()
+        self._now_and_then = NowAndThen()
 
     def stage(self, text: str) -> None:
         """Write it."""
         self._write("stage", text=text)
         self._others.stage(text)
+
+    def doing(self, text: str) -> None:
+        """Write it where nothing was written for a while."""
+        if self._now_and_then.is_due():
+            self._write("doing", text=text)
+        self._others.doing(text)
 
     def trial(self, step: SearchStep) -> None:
         """Write the trial, and where the search is with it."""
@@ -161,6 +191,7 @@ class JsonLines:
             self._stream.close()
 
     def _write(self, event: str, **facts: Any) -> None:
+        self._now_and_then.said()
         line = {"event": event, "s": round(time.monotonic() - self._start, 3), **facts}
         try:
             if self._stream is None:  # a command that is refused has no events, and leaves what was there

@@ -262,6 +262,10 @@ class _Heard:
         self.progress.stage(f"{self.name}: {text}")
         self.journal.record_seconds()
 
+    def doing(self, text: str) -> None:
+        """Pass it on."""
+        self.progress.doing(text)
+
     def trial(self, step: SearchStep) -> None:
         """Pass it on."""
         self.progress.trial(step)

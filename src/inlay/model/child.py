@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import selectors
 import signal
 import socket
 import struct
@@ -24,6 +25,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from inlay.heard import WAITING_S, doing
 from inlay.model.products import THREADS
 
 ORPHAN_POLL_S = 0.5  # seconds between a child's looks whether its parent is still there, where no signal tells it
@@ -115,6 +117,7 @@ class Child:
         try:
             self._wire.forget()
             self._wire.send(message)
+            self._wire.wait(limit_s)
             return self._wire.receive()
         except (ConnectionError, EOFError, MemoryError, OverflowError):
             raise self._death() from None
@@ -208,6 +211,23 @@ class _Wire:
 
     def limit(self, seconds: float) -> None:
         self._connection.settimeout(seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something arrives; meanwhile whoever listens is told that the work goes on.
+
+        Raises:
+            TimeoutError: nothing arrived within ``seconds``.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            left = max(0.0, end - time.monotonic())
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._connection, selectors.EVENT_READ)
+                if selector.select(min(left, WAITING_S)):
+                    return
+            if not left:
+                raise TimeoutError
+            doing()
 
     def send(self, parts: Sequence[Part]) -> None:
         """Number of parts, their lengths, and those that are short; the others lie one after the other in the file."""

@@ -26,6 +26,7 @@ import onnx_ir as ir
 from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
+from inlay.heard import counting
 from inlay.model.graph import Graph
 from inlay.model.guard import limited
 from inlay.model.hands import each
@@ -112,7 +113,8 @@ def find_scales(
             session = PiecewiseSession(base, store, values, briefly=True)
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
             outputs: list[Outputs] = []
-            for number, feed in enumerate([*chosen_on, *(judged_on if len(feeds) > _SAMPLES else ())]):
+            run_on = [*chosen_on, *(judged_on if len(feeds) > _SAMPLES else ())]
+            for number, feed in enumerate(counting(run_on, "run the model on sample")):
                 seen = session.run(feed)
                 outputs.append({v: seen[v] for v in judged})
                 for one in inputs if number < len(chosen_on) else ():

@@ -15,6 +15,7 @@ import onnx
 from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
+from inlay.heard import doing
 from inlay.model.graph import Graph
 from inlay.model.guard import left_s
 from inlay.model.hands import HandLost, Hands, Stored, each, find_hands, may_be_helped, width
@@ -194,6 +195,7 @@ class _Some:
             if done >= LEAST_SAMPLES and not until.left:
                 return done
         while done < len(order):
+            doing(f"observe values on sample {done + 1} of {len(order)}")
             begun = until.clock()
             some = order[done : done + size]
             for half, indices in _by_half(some, len(self.feeds)):

@@ -11,6 +11,7 @@ import numpy as np
 from inlay.data import Workload, input_specs
 from inlay.errors import CompileFailed, ModelError, UsageError
 from inlay.files import scratch
+from inlay.heard import counting
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.measure.stats import speedup
@@ -81,7 +82,7 @@ def compare(
         feed = workload.save(folder / "latency")
         copies = [held(file, folder / f"given-{i}") for i, file in enumerate(files)]
         artifacts = [Artifact(f.content.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(copies)]
-        for _ in range(processes):
+        for _ in counting(range(processes), "time the models in process"):
             with lab.start(spec, folder, usual_limit) as worker:
                 worker.must_time()
                 _loadable(worker, files, artifacts)

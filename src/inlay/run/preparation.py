@@ -26,6 +26,7 @@ from inlay.run.session import Session
 from inlay.run.stress import calibration_stress, stress_test
 from inlay.targets.base import Capabilities
 from inlay.targets.registry import create
+from inlay.trial import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +71,9 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
     prepared = without_outliers(session, target, prepared)
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
-    session.stage(f"calibrate {units} units on {samples} samples")
     deadline = session.plan.calibration(session.costs, config)
+    on = counted(samples, "sample")
+    session.stage(f"calibrate {counted(units, 'unit')} on {on}", lambda: deadline)
     test = stress_test(session, "varied", session.inputs.parts.selection, given.reference)
     stress = calibration_stress(session)
     calibration = Calibration(
@@ -133,6 +135,7 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
         if barred:
             return {}
         deadline = session.plan.equalization(session.costs, config)
+        session.stage("look for outliers that can be evened out", lambda: deadline)
         evened = find_scales(prepared, target, some.feeds, deadline, samples.mask, config.nodes, config.recipe)
         if not evened.in_time:
             session.journal.record_fact(OUTLIERS_LEFT, True)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from inlay.deadline import Clock
+from inlay.heard import Hears
 from inlay.trial import Failed, Measured, Trial, shown_ratio, shown_sqnr
 
 _LOGGER = logging.getLogger("inlay")
@@ -32,11 +37,41 @@ class SearchStep:
     left_s: float
 
 
+QUIET_S = 10.0
+"""Seconds without a line in a log after which the next thing that is done is told."""
+
+
+def _no_limit() -> float:
+    return math.inf
+
+
+class NowAndThen:
+    """Whether a log has been silent for so long that where a stage is should be told."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock, self._latest = clock, clock()
+
+    def said(self) -> None:
+        """Something was told."""
+        self._latest = self._clock()
+
+    def is_due(self) -> bool:
+        """Whether it is time again, which then counts as told."""
+        if self._clock() - self._latest < QUIET_S:
+            return False
+        self.said()
+        return True
+
+
 class Progress(Protocol):
     """What a run reports to."""
 
     def stage(self, text: str) -> None:
         """A new stage began."""
+        ...
+
+    def doing(self, text: str) -> None:
+        """Where the stage is, with its name: often, and again while it is still there."""
         ...
 
     def trial(self, step: SearchStep) -> None:
@@ -54,6 +89,9 @@ class Silent:
     def stage(self, text: str) -> None:
         """Discard it."""
 
+    def doing(self, text: str) -> None:
+        """Discard it."""
+
     def trial(self, step: SearchStep) -> None:
         """Discard it."""
 
@@ -64,12 +102,22 @@ class Silent:
 class Logged:
     """Tells the logger ``inlay`` at level INFO: what callers hear who pass no progress of their own."""
 
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._now_and_then = NowAndThen(clock)
+
     def stage(self, text: str) -> None:
         """Log it."""
+        self._now_and_then.said()
         _LOGGER.info("%s", text)
+
+    def doing(self, text: str) -> None:
+        """Log it where nothing was logged for a while."""
+        if self._now_and_then.is_due():
+            _LOGGER.info("%s", text)
 
     def trial(self, step: SearchStep) -> None:
         """Log what became of the candidate."""
+        self._now_and_then.said()
         trial, outcome = step.trial, step.trial.outcome
         if isinstance(outcome, Measured):
             found = f"{shown_ratio(outcome.latency.speedup)}, {shown_sqnr(outcome.accuracy.sqnr_db)}"
@@ -80,3 +128,35 @@ class Logged:
 
     def close(self) -> None:
         """Nothing to do."""
+
+
+class Phases:
+    """The stages of a command as ``progress`` hears them: what is done, how far it is, and how long it takes at most.
+
+    Args:
+        progress: hears them; one that does not ask where stages are, as of earlier versions, is not told.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._hears: Hears = getattr(progress, "doing", _ignored)
+        self._left_s: Callable[[], float] = _no_limit
+        self._stage = self._step = ""
+
+    def begin(self, text: str, left_s: Callable[[], float] = _no_limit) -> None:
+        """A stage begins, which takes at most as long as ``left_s`` says at any time, in seconds."""
+        self._stage, self._step, self._left_s = text, "", left_s
+        self._progress.stage(f"{text}{_at_most(left_s())}")
+
+    def doing(self, text: str) -> None:
+        """Where it is; with an empty text, it is still there."""
+        self._step = text or self._step
+        self._hears(": ".join(filter(None, [self._stage, self._step])) + _at_most(self._left_s()))
+
+
+def _ignored(text: str) -> None:
+    """Nobody wants to know."""
+
+
+def _at_most(seconds: float) -> str:
+    return "" if math.isinf(seconds) or seconds < 1.0 else f", at most {seconds:.0f} s more by plan"

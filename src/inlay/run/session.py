@@ -7,7 +7,7 @@ import math
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError, TimedOut, TooShort
 from inlay.files import refuse_odd_name, writing_in
+from inlay.heard import Hears, hearing
 from inlay.measure.client import Limit, Worker
 from inlay.measure.costs import FREE, Costs
 from inlay.measure.journal import Journal
@@ -29,6 +30,7 @@ from inlay.quant.tolerance import samples_needed
 from inlay.run.facts import SAMPLES, rounding_of
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.plan import Plan
+from inlay.run.progress import Phases
 from inlay.targets.base import Artifact, TargetSpec
 
 _QUICK_S = 0.05
@@ -70,6 +72,7 @@ class Session:
     ) -> None:
         self.inputs, self.work, self.rng = inputs, work, rng
         self.progress, self.lab = asked.progress, asked.lab
+        self._phases = Phases(asked.progress)
         self._begun = begun
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
@@ -80,7 +83,9 @@ class Session:
         if inputs.config.budget_s is not None:
             self._deadline = Deadline(begun + inputs.config.budget_s, self.lab.clock)
         starting = self.lab.clock()
-        self.worker = self.start_worker(inputs.config.target, work, self.limit_s)
+        self._phases.doing(f"start {inputs.config.target.name}")
+        with hearing(self._phases.doing):
+            self.worker = self.start_worker(inputs.config.target, work, self.limit_s)
         self.worker_s = self.lab.clock() - starting
         try:
             self.worker.must_time()
@@ -227,10 +232,20 @@ class Session:
         """Since the command began."""
         return self.lab.clock() - self._begun
 
-    def stage(self, text: str) -> None:
-        """Report that a stage begins, and record the time that was spent until then."""
-        self.progress.stage(text)
+    def stage(self, text: str, until: Callable[[], Deadline] | None = None) -> None:
+        """Report that a stage begins, and record the time that was spent until then.
+
+        Args:
+            text: what is done.
+            until: when it is over at the latest, as far as is known at the time; by default with the command.
+        """
+        self._phases.begin(text, lambda: (until() if until else self.plan.before_writing).left)
         self.journal.record_seconds()
+
+    @property
+    def doing(self) -> Hears:
+        """Hears where a stage is."""
+        return self._phases.doing
 
     @contextlib.contextmanager
     def calibrating(self) -> Iterator[None]:
@@ -265,7 +280,7 @@ def open_session(asked: TuneRequest) -> Iterator[Session]:
         inputs = inputs.held_in(work)
         session = Session(asked, inputs, work, rng, begun)
         try:
-            with limited(session.limit_s):
+            with limited(session.limit_s), hearing(session.doing):
                 yield session
         finally:
             session.worker.close()

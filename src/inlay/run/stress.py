@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from inlay.calibrate import policy
 from inlay.data import Samples, StressSet, bound, input_specs
 from inlay.errors import InlayError
+from inlay.heard import doing
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.facts import VARIATIONS
 from inlay.run.reference import RunFiles
@@ -77,6 +78,7 @@ def losses(
         if not best.is_float:
             if not session.plan.before_writing.fits(2 * each_s):
                 return Losses(cut=late)
+            doing("judge the winner on varied samples")
             accuracy, last = best.selection, test
             if best.verification is not None and unseen is not None:
                 accuracy, last = best.verification, stress_test(session, "varied-unseen", unseen, reference)
@@ -86,6 +88,7 @@ def losses(
                 continue
             if not session.plan.before_writing.fits(each_s):
                 return Losses(delivered, found, f"{late}, of anchors")
+            doing(f"judge {name} on varied samples")
             loss = _loss(session, write(trial.proposal.placement), test, trial.accuracy)
             if loss is not None:
                 found[name] = loss

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from inlay.errors import InlayError, Late
+from inlay.heard import doing
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
 from inlay.model.passes.freeze import METADATA
@@ -74,7 +75,9 @@ def tune(asked: TuneRequest) -> TuneResult:
             ended = _search(session, model, search)
             crossfit = CrossFit(session, given.reference, model.prepared, model.imported)
             confirmed, retreat_builds = _confirm(session, given, model, search, ended, crossfit)
+        session.stage("judge the winner on further samples")
         confirmed = cross_fitted(session, crossfit, confirmed)
+        session.stage("compare what was measured, and write the result")
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, given, model, search, ended, confirmed)
         tuned_for = session.worker.fingerprint.named_facts
@@ -107,6 +110,7 @@ def search_until(
         if refused:
             return refused
         ahead.begin(key, strategy.upcoming)
+        doing(f"judge {proposal.origin}")
         # emit ▶ compile ▶ accuracy ▶ measure ▶ journal
         trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
         limits.judged()
@@ -195,6 +199,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
 
 def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _SearchEnd:
     evaluator, interrupted = search.evaluator, False
+    session.stage("search", search.time.end)
     try:
         for file in model.imported.files:
             proposal = Proposal(Placement(), f"qdq-baseline: {file.path.name}", anchor=True)
@@ -263,11 +268,12 @@ def _confirm(
         wanted_db = least_db + _SAFETY_DB
         trouble = "lose too much on varied ones" if latest.could_be_sturdier else "fail on unseen samples"
         trouble = "are not shown to keep the bound" if latest.is_unproven else trouble
-        session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones {trouble}")
+        session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones {trouble}", search.time.least)
         before = worker.builds
         retreat = search.strategies.guided.retreat(wanted_db)
         search_until(limit, retreat, evaluator, model.candidates, session.progress, search.ahead)
         builds += worker.builds - before
+        session.stage("confirm the winner in fresh processes")
         latest = confirmation.decide(evaluator.incumbent, least_db)
         rejected, measured = rejected + latest.rejected, {**measured, **latest.measured}
         confirmed = confirmed.or_better(latest)
@@ -368,6 +374,7 @@ def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, c
     writer, key, placement = model.candidates, model.candidates.key, confirmed.placement
     if placement is not None and session.plan.before_report.fits(session.costs.profile_s(1, PROFILES_COMPARED)):
         write = partial(writer.write, placement)
+        doing("profile the delivered model")
         search.evaluator.profile(key(placement), write, search.feed, confirmed.best.latency_ms * 1e6)
     unseen = session.inputs.verification
     evidence = evidence_of(

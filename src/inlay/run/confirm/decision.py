@@ -33,6 +33,7 @@ import numpy as np
 from inlay.data import Workload
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
+from inlay.heard import counting
 from inlay.measure.client import Limit, Worker
 from inlay.measure.costs import Costs
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
@@ -145,7 +146,7 @@ class Confirmation:
         timed = (self.limit, self.feed, self.config, self.folder, self.rng, readings, equal)
         fresh = FreshReadings(self.start, *timed)
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
-        contenders = [Entry(c, self._final(c), np.empty(0)) for c in chosen]
+        contenders = [Entry(c, self._final(c), np.empty(0)) for c in counting(chosen, "write contender")]
         try:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:

@@ -18,13 +18,14 @@ import numpy as np
 
 from inlay.deadline import Deadline
 from inlay.errors import InlayError, Late, TargetError
+from inlay.heard import doing
 from inlay.measure.client import Limit
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.stats import MIN_PAIRS, speedup
 from inlay.measure.timing import Timing, joined
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
-from inlay.trial import LEVEL, shown_ratio
+from inlay.trial import LEVEL, counted, shown_ratio
 
 _RESERVE = 4.0
 """Times the seconds of one process that must be left for its preempted blocks to be measured again."""
@@ -105,6 +106,7 @@ class FreshReadings:
             places = dict(enumerate([self.start, *others]))
             while len(readings) < processes and not (readings and not self.deadline.fits(took_s * _with(later, kept))):
                 begun = self.deadline.clock()
+                doing(f"{counted(len(kept), 'model')} in process {len(readings) + 1} of {processes}")
                 try:
                     found = self._at_once(kept, blocks, places, processes - len(readings), later)
                 except TargetError as error:

@@ -13,6 +13,7 @@ from inlay.calibrate.policy import STRESS_ALLOWANCE_DB
 from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
+from inlay.heard import doing
 from inlay.measure.client import Worker
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge, Metric, Outputs
 from inlay.quant.tolerance import FEW
@@ -190,6 +191,7 @@ class Verifier:
         if not entry.candidate.placement and entry.candidate.source is None:
             return None
         if entry.key not in self._evidence:
+            doing(f"weigh what the samples say of {entry.candidate.trial.proposal.origin}")
             found = self._weigh(entry, self.each_db(entry), until)
             if found is not None:
                 searched = entry.candidate.trial.accuracy
@@ -235,6 +237,7 @@ class Verifier:
         return self.lacking[entry.key]
 
     def _judge(self, entry: Entry, reference: Sequence[Outputs], unseen: Unseen) -> Accuracy | Failed:
+        doing(f"judge {entry.candidate.trial.proposal.origin} on unseen samples")
         judge = Judge(reference, unseen.samples, self._bound, unseen.metric, confidence=None)
         try:
             outputs = self._worker.run(entry.file, unseen.feeds)

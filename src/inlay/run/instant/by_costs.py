@@ -22,6 +22,7 @@ from inlay.calibrate.scorer import TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, observe, sharing_of
 from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError
+from inlay.heard import doing
 from inlay.measure.stats import speedup
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge
@@ -248,10 +249,12 @@ class _Race:
 
     def run(self) -> tuple[_Built, ByCosts]:
         """The fastest model that keeps the bound, and how it was found."""
+        doing("build and time the float model")
         in_float = self._build(self._instant.in_float())
         self._learn(in_float)
         low: list[_Built] = []
         while (choice := self._proposal(low)) is not None:
+            doing(f"build and time placement {len(low) + 1} of {_MODELS} at most")
             low.append(self._build(choice))
             if len(low) == _MODELS or not self._may_try_again(in_float, low[-1]):
                 break

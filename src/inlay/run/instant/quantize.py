@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from inlay.space.resolve import Decision, resolve
 from inlay.space.units import rejection_counts
 from inlay.targets.base import Artifact, Capabilities, OwnPrecision, TargetSpec
 from inlay.targets.registry import create
-from inlay.trial import Accuracy
+from inlay.trial import Accuracy, counted
 from inlay.types import AUTO, Placement
 
 
@@ -113,6 +113,7 @@ def quantize(
     max_opset: int | None = None,
     lab: Lab = HERE,
     begun: float | None = None,
+    stage: Callable[[str], None] = lambda text: None,
 ) -> Quantized:
     """Quantize ``file`` and write it to ``out``.
 
@@ -132,6 +133,7 @@ def quantize(
         max_opset: the newest opset that the file may have.
         lab: where the target runs; this machine by default.
         begun: when the program did, on the monotonic clock; by default now.
+        stage: hears what is done next.
 
     Raises:
         UsageError: a rule matches nothing, or ``out`` has no folder.
@@ -151,6 +153,7 @@ def quantize(
         given = Artifact(file.content.resolve(), file.sha256)
         own = OwnPrecision.of(made)
         run = in_reference(file) if quick or own is not None else partial(worker.run, given)
+        stage("run the model as it is, and normalize it")
         one_shot = OneShot.open(
             file,
             target,
@@ -168,6 +171,7 @@ def quantize(
         resolved = resolve(rules or find_recipe(FULL_INT8), prepared.graph, prepared.units, prepared.rules)
         one_shot = replace(one_shot, prepared=(prepared := replace(prepared, resolved=resolved)))
         how: ByCosts | None = None
+        stage(f"choose ranges on {counted(len(samples), 'sample')}")
         if known is not None and quick:
             every = resolved.placement
             chosen, how = choose_by_costs(one_shot, known.table, known.source, bound_db, every, deadline)
@@ -183,6 +187,7 @@ def quantize(
         delivered = given if unchanged else writer.deliver(chosen.placement, work / out.name)
         accuracy, loss = chosen.accuracy, None
         if one_shot.real and accuracy is None:
+            stage("judge what is written")
             accuracy = _on_all(worker, run, delivered, samples, work)
         if accuracy is not None and chosen.varied is not None:
             loss = one_shot.test.robustness(chosen.varied, accuracy.sqnr_db)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inlay.errors import TargetError
+from inlay.heard import counting
 from inlay.run.facts import MEMORY
 from inlay.run.session import Session
 from inlay.targets.base import Artifact
@@ -27,7 +28,7 @@ def measure_memory(session: Session, files: Mapping[str, Artifact], feed: Path) 
     if session.worker.deterministic or "memory" in session.worker.lacks:
         return
     once_s = costs.worker_s + costs.candidate_build_s + _INFERENCES * costs.sample_s
-    for key, file in files.items():
+    for key, file in counting([*files.items()], "measure the memory of model"):
         if journal.fact(MEMORY.of(key)) is not None:
             continue
         if not session.plan.before_writing.fits(once_s):
