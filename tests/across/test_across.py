@@ -29,6 +29,7 @@ from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
 from inlay.run.inputs import TuneRequest
+from inlay.run.result import NO_DOUBT, UNPROVEN
 from inlay.targets.base import Artifact, Target, TargetSpec
 from inlay.targets.null import NullExecutable, NullTarget, price
 from inlay.testing import random_feed, small_model
@@ -100,7 +101,7 @@ def finds_nothing(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
 
     def lame(session: Any, label: str, share_s: float) -> Any:
         found, interrupted = real(session, label, share_s)
-        return ((session.given, "original", "") if label == target else found), interrupted
+        return ((session.given, "original", NO_DOUBT) if label == target else found), interrupted
 
     monkeypatch.setattr(tune, "_one", lame)
 
@@ -374,3 +375,25 @@ def test_no_output_of_any_run_may_be_an_input(save: SaveModel, tmp_path: Path) -
     with pytest.raises(UsageError, match="would overwrite"):
         inlay.tune(path, target=["null", "ort-cpu"], out=out)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_bound_that_the_chosen_run_breaks_is_told_in_the_first_line(
+    broken: bool, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, note = tune.tune, "mine falls by 0.3"
+
+    def doubtful(asked: TuneRequest) -> Any:
+        found = real(asked)
+        return replace(found, best=replace(found.best, bound_shown=False, bound_note=note, bound_broken=broken))
+
+    monkeypatch.setattr(tune, "tune", doubtful)
+    path, specs = save(small_model()), {"a": null(1.0), "b": null(2.0)}
+    for _ in range(2):  # the second time by what was recorded
+        result = across(path, tmp_path / "out", specs, others={})
+        assert result.exit_code == UNPROVEN
+        first = next(iter(verdict(result)))
+        assert first == f"{'BELOW THE BOUND' if broken else 'BOUND NOT SHOWN'}: {note}."
+        best = result.as_json()["best"]
+        assert (best["bound_note"], best["bound_broken"]) == (note, broken)
+        monkeypatch.undo()

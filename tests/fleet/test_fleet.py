@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ import yaml
 import inlay
 from inlay.cli.commands import app
 from inlay.cli.commands import run as run_command
+from inlay.cli.render_fleet import verdict
+from inlay.cli.terminal import say
 from inlay.errors import ModelError, TooShort
 from inlay.fleet import policy
 from inlay.fleet.drive import JOURNAL, fleet, run_fleet
 from inlay.fleet.plan import read_plan
 from inlay.run.progress import Silent
+from inlay.run.result import UNPROVEN
 from inlay.testing import small_model
 from tests.support.fixtures import SaveModel
 
@@ -198,3 +202,21 @@ def test_the_command(
     write(tmp_path, [f"inlay-fleet/{JOURNAL}"])
     assert run_command(lambda: app(["fleet", "fleet.yaml"], standalone_mode=False)) == 2
     assert "would overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_bound_that_a_run_breaks_is_told_as_such(
+    broken: bool, result: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note, clock = "mine falls by 0.3", [0.0]
+    best = replace(result.best, bound_shown=False, bound_note=note, bound_broken=broken)
+    tune = Told(replace(result, best=best), clock)
+    plan = read_plan(write(tmp_path, ["x.onnx"]))
+    found = run_fleet(plan, tmp_path / "out", Silent(), tune=tune, clock=lambda: clock[0])
+    say(verdict(found))
+    word = "BELOW THE BOUND" if broken else "BOUND NOT SHOWN"
+    assert f"{found.rows[0].name}: {word}: {note}." in capsys.readouterr().out
+    (run,) = found.as_json()["runs"]
+    assert (run["figures"]["bound_note"], run["figures"]["bound_broken"]) == (note, broken)
+    assert f"{word}: {note}" in (tmp_path / "out" / "fleet.html").read_text()
+    assert found.exit_code == UNPROVEN

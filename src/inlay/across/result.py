@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.run.result import exit_code
+from inlay.run.result import NO_DOUBT, Doubt, exit_code
 from inlay.targets.base import Fingerprint, TargetSpec
 from inlay.trial import Accuracy, Interval
 from inlay.version import __version__
@@ -127,7 +127,7 @@ class AcrossResult:
         notes: for people.
         interrupted: the user ended it.
         best: the row of the best file for each target, where one file was made for all of them.
-        bound_note: why the bound is not shown for the delivered file on new samples; empty where it is.
+        doubt: why the bound is not shown for the delivered file.
         accept_unproven: that was accepted beforehand.
     """
 
@@ -148,13 +148,13 @@ class AcrossResult:
     notes: tuple[str, ...] = ()
     interrupted: bool = field(default=False)
     best: Mapping[str, str] = field(default_factory=dict)
-    bound_note: str = ""
+    doubt: Doubt = NO_DOUBT
     accept_unproven: bool = False
 
     @property
     def unproven(self) -> str:
-        """That the bound is not shown for new samples, for the first line; empty where it is."""
-        return f"BOUND NOT SHOWN: {self.bound_note}" if self.bound_note else ""
+        """That the bound is broken, or not shown for new samples, and why, for the first line; empty where it is."""
+        return str(self.doubt)
 
     @property
     def exit_code(self) -> int:
@@ -224,7 +224,8 @@ class AcrossResult:
             "best": {
                 "origin": self.origin,
                 **_cell(cell),
-                "bound_note": self.bound_note,
+                "bound_note": self.doubt.note,
+                "bound_broken": self.doubt.broken,
                 "output_sha256": self.sha256,
                 "size_bytes": self.size_bytes,
             },

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from inlay.across import policy
 from inlay.across.choose import Chosen, choose_file, choose_target
@@ -28,17 +29,18 @@ from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
 from inlay.run.inputs import OUTPUTS, TuneRequest
 from inlay.run.outputs import install
-from inlay.run.result import write_json
+from inlay.run.result import NO_DOUBT, Doubt, write_json
 from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Interval
 
 SCREEN: Fact[dict[str, float | str]] = Fact("screen", dict)
 """Nanoseconds of the given model on each target in the first readings, or why there are none."""
-DELIVERED: Fact[dict[str, str]] = Fact("delivered", dict)
-"""What a run delivered, by label: origin, digest, and why its bound is not shown for new samples."""
-_Delivered = tuple[Artifact, str, str]
-"""The file, what proposed it, and why its bound is not shown; empty where it is."""
+DELIVERED: Fact[dict[str, Any]] = Fact("delivered", dict)
+"""What a run delivered, by label: origin, digest, why its bound is not shown, and whether it is broken."""
+_Delivered = tuple[Artifact, str, Doubt]
+"""The file, what proposed it, and why its bound is not shown."""
+_UNSTATED = Doubt("the file for all targets is a candidate for which nothing was stated beforehand")
 
 
 def outputs_of(out: Path, specs: Mapping[str, TargetSpec]) -> list[Path]:
@@ -55,14 +57,14 @@ class Tuned:
         origins: what proposed them.
         why: targets that were not tuned for, with the reason.
         interrupted: the user ended a run.
-        unproven: why the bound is not shown for a delivered model on new samples, by digest; empty where it is.
+        doubts: why the bound is not shown for a delivered model, by digest.
     """
 
     files: Mapping[str, Artifact]
     origins: Mapping[str, str]
     why: Mapping[str, str]
     interrupted: bool
-    unproven: Mapping[str, str] = field(default_factory=dict)
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
 
 
 def tune_across(
@@ -100,7 +102,7 @@ def _tune_each(session: AcrossSession, screened: Mapping[str, float | str]) -> T
     """A run for each target that can win, the fastest float first; what one leaves of its time goes to the next."""
     files: dict[str, Artifact] = {}
     origins: dict[str, str] = {}
-    unproven: dict[str, str] = {}
+    doubts: dict[str, Doubt] = {}
     why = {label: found for label, found in screened.items() if isinstance(found, str)}
     float_ns = {label: found for label, found in screened.items() if not isinstance(found, str)}
     order = sorted(float_ns, key=lambda label: float_ns[label]) if screened else list(session.specs)
@@ -124,13 +126,13 @@ def _tune_each(session: AcrossSession, screened: Mapping[str, float | str]) -> T
                 raise _of_target(label, error, session.asked.config.budget_s, shares[-1]) from error
             why[label] = str(error)
             continue
-        files[label], origins[label], unproven[found[0].digest] = found
+        files[label], origins[label], doubts[found[0].digest] = found
         if interrupted:
             why.update(dict.fromkeys(left[1:], "the command was interrupted"))
-            return Tuned(files, origins, why, True, unproven)
+            return Tuned(files, origins, why, True, doubts)
         latency_ns = _latency_ns(session, label)
         fastest_ns = min(fastest_ns, latency_ns) if latency_ns else fastest_ns
-    return Tuned(files, origins, why, False, unproven)
+    return Tuned(files, origins, why, False, doubts)
 
 
 def _first_that_fits(
@@ -165,7 +167,8 @@ def _one(session: AcrossSession, label: str, share_s: float) -> tuple[_Delivered
     asked, folder, key = session.asked, session.folder(label), DELIVERED.of(label)
     known, path = session.journal.fact(key), folder / "model.onnx"
     if known is not None and path.is_file() and file_sha256(path) == known["sha256"]:
-        return (Artifact(path.resolve(), known["sha256"]), known["origin"], known.get("unproven", "")), False
+        doubt = Doubt(known.get("unproven", ""), known.get("broken", False))
+        return (Artifact(path.resolve(), known["sha256"]), known["origin"], doubt), False
     session.stage(f"tune for {label}")
     budget_s = asked.config.budget_s
     if budget_s is not None:  # the journal of the run counts what it spent; what is left of the command is its own
@@ -174,10 +177,15 @@ def _one(session: AcrossSession, label: str, share_s: float) -> tuple[_Delivered
     own = replace(asked, out=folder, config=config, progress=session.of(label), before_s=0.0)
     result = tune(replace(own, any_precision=False))  # the label says which one it is, and its twin is another target
     best = result.best
-    found = {"origin": best.origin, "sha256": best.output_sha256, "unproven": best.bound_note}
+    found = {
+        "origin": best.origin,
+        "sha256": best.output_sha256,
+        "unproven": best.doubt.note,
+        "broken": best.doubt.broken,
+    }
     if not result.interrupted:
         session.journal.record_fact(key, found)
-    return (Artifact(path.resolve(), found["sha256"]), found["origin"], found["unproven"]), result.interrupted
+    return (Artifact(path.resolve(), best.output_sha256), best.origin, best.doubt), result.interrupted
 
 
 def _latency_ns(session: AcrossSession, label: str) -> float:
@@ -230,18 +238,18 @@ def _result(
         notes=(*_notes(session, tuned), *chosen.notes),
         interrupted=tuned.interrupted,
         best=chosen.best,
-        bound_note=_unproven(session, tuned, chosen),
+        doubt=_doubt(session, tuned, chosen),
         accept_unproven=config.accept_unproven,
     )
 
 
-def _unproven(session: AcrossSession, tuned: Tuned, chosen: Chosen) -> str:
-    """Why the bound is not shown for the delivered file on new samples; empty where it is, or there is nothing to."""
+def _doubt(session: AcrossSession, tuned: Tuned, chosen: Chosen) -> Doubt:
+    """Why the bound is not shown for the delivered file: none where it is, or where there is nothing to show."""
     bound, digest = session.inputs.config.bound, chosen.file.digest
     nothing = (bound.min_sqnr_db, bound.max_drop) == (None, None) or session.inputs.samples.kind == "random"
     if nothing or digest == session.inputs.file.sha256:
-        return ""
-    return tuned.unproven.get(digest, "the file for all targets is a candidate of which nothing is stated beforehand")
+        return NO_DOUBT
+    return tuned.doubts.get(digest, _UNSTATED)
 
 
 def _notes(session: AcrossSession, tuned: Tuned) -> list[str]:

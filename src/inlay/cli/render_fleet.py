@@ -17,8 +17,8 @@ def verdict(result: FleetResult) -> Iterator[str | Table]:
     yield Table("<" * len(_HEAD), [_HEAD, *(_cells(row) for row in result.rows)], indent=2)
     yield ""
     for row in result.rows:
-        if row.figures is not None and row.figures.bound_note:
-            yield f"  {row.name}: BOUND NOT SHOWN: {row.figures.bound_note}."
+        if row.figures is not None and row.figures.unproven:
+            yield f"  {row.name}: {row.figures.unproven}."
     for row in result.failed:
         yield f"  {row.name}: {row.why}."
     for row in result.rows:

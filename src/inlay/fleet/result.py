@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inlay.run.result import TuneResult, exit_code
+from inlay.run.result import Doubt, TuneResult, exit_code
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Interval
 from inlay.version import __version__
@@ -25,7 +25,7 @@ class Figures:
         stopped_because: why its latest search ended.
         notes: of the run.
         facts: those of the target's that say what its figures are.
-        bound_note: why the bound is not shown for new samples; empty where it is.
+        bound_note, bound_broken: why the bound is not shown, as of :class:`~inlay.run.result.Doubt`.
         accept_unproven: that was accepted beforehand.
     """
 
@@ -45,6 +45,7 @@ class Figures:
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     bound_note: str = ""
+    bound_broken: bool = False
     accept_unproven: bool = False
 
     @property
@@ -52,6 +53,11 @@ class Figures:
         """The speed-up with its interval."""
         low, high = self.speedup_low, self.speedup_high
         return Interval(self.speedup, 0.0 if low is None else low, math.inf if high is None else high)
+
+    @property
+    def unproven(self) -> str:
+        """That the bound is broken, or not shown for new samples, and why; empty where it is."""
+        return str(Doubt(self.bound_note, self.bound_broken))
 
     @property
     def unit(self) -> str:
@@ -73,7 +79,8 @@ class Figures:
             bound=result.bound,
             stopped_because=str(result.search["stopped_because"]),
             notes=result.notes,
-            bound_note=result.best.bound_note,
+            bound_note=result.best.doubt.note,
+            bound_broken=result.best.doubt.broken,
             accept_unproven=result.accept_unproven,
             facts={name: value for name, value in result.facts.items() if name in ("kind", "unit", "measures")},
         )
@@ -156,7 +163,7 @@ class FleetResult:
         if self.failed and not self.interrupted:
             return 1
         found = [row.figures for row in self.rows if row.figures is not None]
-        unproven = next((f.bound_note for f in found if f.bound_note and not f.accept_unproven), "")
+        unproven = next((f.unproven for f in found if f.unproven and not f.accept_unproven), "")
         return exit_code(self.interrupted, unproven, accepted=False)
 
     @property

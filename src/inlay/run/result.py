@@ -85,6 +85,27 @@ class ShapeFigures:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """Why the accuracy bound is not shown for what is delivered; as text, the first line of a verdict.
+
+    Attributes:
+        note: the reason; empty where there is no doubt.
+        broken: the judged samples themselves break the bound; otherwise it is not shown for new ones.
+    """
+
+    note: str = ""
+    broken: bool = False
+
+    def __str__(self) -> str:
+        word = "BELOW THE BOUND" if self.broken else "BOUND NOT SHOWN"
+        return f"{word}: {self.note}" if self.note else ""
+
+
+NO_DOUBT = Doubt()
+"""The bound is shown, or there is none."""
+
+
+@dataclass(frozen=True)
 class Best:
     """The delivered model.
 
@@ -136,8 +157,12 @@ class Best:
     @property
     def unproven(self) -> str:
         """That the bound is broken, or not shown for new samples, and why, for the first line; empty where it is."""
-        word = "BELOW THE BOUND" if self.bound_broken else "BOUND NOT SHOWN"
-        return f"{word}: {self.bound_note}" if self.bound_shown is False else ""
+        return str(self.doubt)
+
+    @property
+    def doubt(self) -> Doubt:
+        """The same as a value."""
+        return Doubt(self.bound_note, self.bound_broken) if self.bound_shown is False else NO_DOUBT
 
     @property
     def verified(self) -> bool:
