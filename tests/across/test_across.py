@@ -21,7 +21,7 @@ from inlay.across.result import GIVEN, ONE, AcrossResult, Cell, regret
 from inlay.across.tune import tune_across
 from inlay.cli.render_across import verdict
 from inlay.data import Samples
-from inlay.errors import CompileFailed, JournalError, TargetError, UsageError
+from inlay.errors import UNPROVEN, CompileFailed, JournalError, TargetError, UsageError
 from inlay.measure.client import Limit, Worker
 from inlay.measure.in_process import Clock, InProcessWorker
 from inlay.measure.lab import Lab
@@ -29,7 +29,8 @@ from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
 from inlay.run.inputs import TuneRequest
-from inlay.run.result import NO_DOUBT, UNPROVEN
+from inlay.run.result import NO_DOUBT
+from inlay.run.tune import tune as tune_one
 from inlay.targets.base import Artifact, Target, TargetSpec
 from inlay.targets.null import NullExecutable, NullTarget, price
 from inlay.testing import random_feed, small_model
@@ -381,10 +382,10 @@ def test_no_output_of_any_run_may_be_an_input(save: SaveModel, tmp_path: Path) -
 def test_a_bound_that_the_chosen_run_breaks_is_told_in_the_first_line(
     broken: bool, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, note = tune.tune, "mine falls by 0.3"
+    note = "mine falls by 0.3"
 
     def doubtful(asked: TuneRequest) -> Any:
-        found = real(asked)
+        found = tune_one(asked)
         return replace(found, best=replace(found.best, bound_shown=False, bound_note=note, bound_broken=broken))
 
     monkeypatch.setattr(tune, "tune", doubtful)

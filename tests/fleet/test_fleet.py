@@ -21,12 +21,11 @@ from inlay.cli.commands import app
 from inlay.cli.commands import run as run_command
 from inlay.cli.render_fleet import verdict
 from inlay.cli.terminal import say
-from inlay.errors import ModelError, TooShort
+from inlay.errors import UNPROVEN, ModelError, TooShort
 from inlay.fleet import policy
 from inlay.fleet.drive import JOURNAL, fleet, run_fleet
 from inlay.fleet.plan import read_plan
 from inlay.run.progress import Silent
-from inlay.run.result import UNPROVEN
 from inlay.testing import small_model
 from tests.support.fixtures import SaveModel
 

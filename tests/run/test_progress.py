@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -77,7 +78,7 @@ def test_a_run_says_where_each_of_its_phases_is(tmp_path: Path) -> None:
 def test_without_a_budget_no_end_is_told(tmp_path: Path) -> None:
     path, samples = model_and_samples(tmp_path)
     heard = Heard()
-    options = {"target": "null", "max_measurements": 3, "cost_db": False}
+    options: dict[str, Any] = {"target": "null", "max_measurements": 3, "cost_db": False}
     inlay.tune(path, data=samples, out=tmp_path / "out", budget="none", progress=heard, **options)
     assert any("in process 1 of " in text for text in heard.steps)
     assert not [text for text in (*heard.stages, *heard.steps) if "by plan" in text]
