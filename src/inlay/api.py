@@ -28,8 +28,8 @@ from inlay.explain import repair as _repair
 from inlay.explain.explanation import Explanation
 from inlay.farm.lab import measuring
 from inlay.files import refuse_overwriting, scratch
-from inlay.heard import hearing
 from inlay.model.collector import collector_paused
+from inlay.model.heard import hearing
 from inlay.model.held import kept
 from inlay.model.load import ModelSource
 from inlay.prepare import options as declared

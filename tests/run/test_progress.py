@@ -17,9 +17,9 @@ import pytest
 import inlay
 from inlay.cli.progress import JsonLines, Lines, LiveTable
 from inlay.cli.terminal import Terminal
-from inlay.heard import counting, doing, hearing
 from inlay.model import child
 from inlay.model.guard import call
+from inlay.model.heard import counting, doing, hearing
 from inlay.run.progress import QUIET_S, Phases, Progress, Silent
 from inlay.testing import random_feed, small_model
 

@@ -18,7 +18,7 @@ from inlay.calibrate.tables import UNPROBED, CalibrationChoice, FixedQParams, sh
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError, TimedOut
-from inlay.heard import counting, doing
+from inlay.model.heard import counting, doing
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, halves
 from inlay.quant.observers import METHODS, STRESS, Method

@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from inlay.heard import WAITING_S, doing
+from inlay.model.heard import WAITING_S, doing
 from inlay.model.products import THREADS
 
 ORPHAN_POLL_S = 0.5  # seconds between a child's looks whether its parent is still there, where no signal tells it

@@ -26,10 +26,10 @@ import onnx_ir as ir
 from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
-from inlay.heard import counting
 from inlay.model.graph import Graph
 from inlay.model.guard import limited
 from inlay.model.hands import each
+from inlay.model.heard import counting
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession, run_visibly

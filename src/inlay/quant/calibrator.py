@@ -15,10 +15,10 @@ import onnx
 from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
-from inlay.heard import doing
 from inlay.model.graph import Graph
 from inlay.model.guard import left_s
 from inlay.model.hands import HandLost, Hands, Stored, each, find_hands, may_be_helped, width
+from inlay.model.heard import doing
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore

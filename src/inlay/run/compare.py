@@ -11,11 +11,11 @@ import numpy as np
 from inlay.data import Workload, input_specs
 from inlay.errors import CompileFailed, ModelError, UsageError
 from inlay.files import scratch
-from inlay.heard import counting
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.measure.stats import speedup
 from inlay.measure.timing import joined
+from inlay.model.heard import counting
 from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec, is_estimate, unit_of

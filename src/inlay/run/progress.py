@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from inlay.deadline import Clock
-from inlay.heard import Hears
+from inlay.model.heard import Hears
 from inlay.trial import Failed, Measured, Trial, shown_ratio, shown_sqnr
 
 _LOGGER = logging.getLogger("inlay")

@@ -19,12 +19,12 @@ from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError, TimedOut, TooShort
 from inlay.files import refuse_odd_name, writing_in
-from inlay.heard import Hears, hearing
 from inlay.measure.client import Limit, Worker
 from inlay.measure.costs import FREE, Costs
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
 from inlay.model.guard import limited
+from inlay.model.heard import Hears, hearing
 from inlay.prepare.model import PreparedModel
 from inlay.quant.tolerance import samples_needed
 from inlay.run.facts import SAMPLES, rounding_of

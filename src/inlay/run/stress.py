@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from inlay.calibrate import policy
 from inlay.data import Samples, StressSet, bound, input_specs
 from inlay.errors import InlayError
-from inlay.heard import doing
+from inlay.model.heard import doing
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.facts import VARIATIONS
 from inlay.run.reference import RunFiles

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from inlay.errors import InlayError, Late
-from inlay.heard import doing
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
+from inlay.model.heard import doing
 from inlay.model.passes.freeze import METADATA
 from inlay.model.pinned import random_note
 from inlay.prepare.candidate_writer import CandidateWriter

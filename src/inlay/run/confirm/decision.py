@@ -33,11 +33,11 @@ import numpy as np
 from inlay.data import Workload
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
-from inlay.heard import counting
 from inlay.measure.client import Limit, Worker
 from inlay.measure.costs import Costs
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.policy import REPORTED_LEVEL
+from inlay.model.heard import counting
 from inlay.model.load import file_sha256
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig

@@ -18,11 +18,11 @@ import numpy as np
 
 from inlay.deadline import Deadline
 from inlay.errors import InlayError, Late, TargetError
-from inlay.heard import doing
 from inlay.measure.client import Limit
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.stats import MIN_PAIRS, speedup
 from inlay.measure.timing import Timing, joined
+from inlay.model.heard import doing
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
 from inlay.trial import LEVEL, counted, shown_ratio

@@ -13,8 +13,8 @@ from inlay.calibrate.policy import STRESS_ALLOWANCE_DB
 from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
-from inlay.heard import doing
 from inlay.measure.client import Worker
+from inlay.model.heard import doing
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge, Metric, Outputs
 from inlay.quant.tolerance import FEW
 from inlay.run.confirm.contenders import Entry

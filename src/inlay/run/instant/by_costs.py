@@ -22,8 +22,8 @@ from inlay.calibrate.scorer import TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, observe, sharing_of
 from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError
-from inlay.heard import doing
 from inlay.measure.stats import speedup
+from inlay.model.heard import doing
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge
 from inlay.quant.calibrator import halves

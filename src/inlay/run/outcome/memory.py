@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inlay.errors import TargetError
-from inlay.heard import counting
+from inlay.model.heard import counting
 from inlay.run.facts import MEMORY
 from inlay.run.session import Session
 from inlay.targets.base import Artifact
