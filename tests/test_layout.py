@@ -74,6 +74,10 @@ def test_long_rows_of_arguments_have_names() -> None:
     assert house.unnamed(ROOT) == []
 
 
+def test_arguments_of_every_call_are_checked() -> None:
+    assert house.unchecked(ROOT) == []
+
+
 def test_every_package_says_what_it_is_for_and_offers() -> None:
     assert house.without_contents(ROOT) == []
 
@@ -125,6 +129,11 @@ def test_a_sound_house_passes(tmp_path: Path) -> None:
 def test_a_call_with_a_long_row_of_arguments_is_found(tmp_path: Path) -> None:
     calls = "f(1, 2, 3, 4, 5, 6, 7, 8)\nf(1, 2, 3, 4, 5, 6, 7, 8, x=9)\ng.f(1, 2, 3, 4, 5, 6, 7, 8, 9)\n"
     assert house.unnamed(build(tmp_path, {"low/b.py": calls})) == ["low/b.py: line 3: g.f with 9"]
+
+
+def test_a_call_that_is_not_checked_is_found(tmp_path: Path) -> None:
+    changes = {"low/a.py": "f(**x)  # type: ignore[arg-type]\n", "low/b.py": "f(x)  # type: ignore[misc]\n"}
+    assert house.unchecked(build(tmp_path, changes)) == ["low/a.py"]
 
 
 def test_what_a_page_mentions() -> None:

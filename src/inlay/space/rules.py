@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class OpRule:
     """
 
     op_type: str
+    _: KW_ONLY
     activations: tuple[int, ...] | None = (0,)
     weight: int | None = None
     further_weights: tuple[int, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, OpRule, Rules
@@ -55,12 +56,11 @@ def _constant_condition(graph: Graph, node: Node) -> str | None:
     return None if constant else "its condition is computed at run time, which Ethos-U55/U65 do not select by"
 
 
-def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
-    return OpRule(op_type, conditions=conditions, source=_SOURCE, **details)  # type: ignore[arg-type]
+_row = partial(OpRule, source=_SOURCE)
 
 
 def _data_movement(op_type: str, *conditions: Condition) -> OpRule:
-    return _row(op_type, moves_activation, *conditions, moves_data=True)
+    return _row(op_type, conditions=(moves_activation, *conditions), moves_data=True)
 
 
 _RESHAPING_AND_SLICING = (
@@ -69,29 +69,29 @@ _RESHAPING_AND_SLICING = (
 )  # fmt: skip
 
 _ROWS: Iterable[OpRule] = (
-    _row("Conv", constant_weight, constant_bias, _two_dimensional, weight=1, bias=2),
-    _row("ConvTranspose", constant_weight, constant_bias, _two_dimensional, weight=1, bias=2),
-    _row("Gemm", constant_weight, constant_bias, _gemm_form, weight=1, bias=2),
+    _row("Conv", conditions=(constant_weight, constant_bias, _two_dimensional), weight=1, bias=2),
+    _row("ConvTranspose", conditions=(constant_weight, constant_bias, _two_dimensional), weight=1, bias=2),
+    _row("Gemm", conditions=(constant_weight, constant_bias, _gemm_form), weight=1, bias=2),
     _row("MatMul", weight=1),
     _row("Add", activations=(0, 1)),
     _row("Sub", activations=(0, 1)),
     _row("Mul", activations=(0, 1)),
-    _row("Div", _constant_divisor),
+    _row("Div", conditions=(_constant_divisor,)),
     _row("Min", activations=None),
     _row("Max", activations=None),
     _row("Relu"),
     _row("Clip"),
     _row("Softmax"),
     _row("LogSoftmax"),
-    _row("Where", _constant_condition, activations=(1, 2)),
-    _row("BatchNormalization", _constant_parameters, one_output),
-    _row("LayerNormalization", _constant_parameters, one_output),
-    _row("AveragePool", _two_dimensional, _not_dilated),
+    _row("Where", conditions=(_constant_condition,), activations=(1, 2)),
+    _row("BatchNormalization", conditions=(_constant_parameters, one_output)),
+    _row("LayerNormalization", conditions=(_constant_parameters, one_output)),
+    _row("AveragePool", conditions=(_two_dimensional, _not_dilated)),
     _row("GlobalAveragePool"),
     _row("ReduceMean"),
     _row("ReduceSum"),
     _row("Concat", activations=None),
-    *(_row(op, _scalar_others) for op in UNARY),
+    *(_row(op, conditions=(_scalar_others,)) for op in UNARY),
     _data_movement("MaxPool", _two_dimensional, one_output, _not_dilated),
     _data_movement("GlobalMaxPool"),
     _data_movement("ReduceMax"),

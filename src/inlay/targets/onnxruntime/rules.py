@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable
+from functools import partial
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Form, FormRow, Needs, OpRule, Rules
@@ -71,12 +72,8 @@ def _uniform_reach(graph: Graph, node: Node) -> float:
     return _UNIFORM_REACH / max(elements, 1)
 
 
-def _compute(op_type: str, **details: object) -> OpRule:
-    return OpRule(op_type, source="QDQ selectors, checked against 1.31.1", **details)  # type: ignore[arg-type]
-
-
-def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
-    return _compute(op_type, moves_data=True, conditions=(moves_activation, *conditions), **details)
+_compute = partial(OpRule, source="QDQ selectors, checked against 1.31.1")
+_move = partial(_compute, moves_data=True, conditions=(moves_activation,))
 
 
 _ROWS: Iterable[OpRule] = (
@@ -103,7 +100,7 @@ _ROWS: Iterable[OpRule] = (
     # Operators that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal
     # qparams. An integer MaxPool in NCHW processes one element at a time; the vectorized kernel is the NHWC one, which
     # the runtime takes only where an integer convolution produced the value in NHWC.
-    _move("MaxPool", one_output, propagates_qdq=True, slowdown_after_float=75.0),
+    _move("MaxPool", conditions=(moves_activation, one_output), propagates_qdq=True, slowdown_after_float=75.0),
     _move("ReduceMax"),
     _move("ReduceMin"),
     _move("Reshape", propagates_qdq=True),
@@ -117,7 +114,7 @@ _ROWS: Iterable[OpRule] = (
     _move("Gather"),
     _move("Split"),
     _move("DepthToSpace"),
-    _move("Resize", _nearest),
+    _move("Resize", conditions=(moves_activation, _nearest)),
 )
 
 OPS = {row.op_type: row for row in _ROWS}

@@ -12,11 +12,12 @@ convolution before it only where both of them are bytes.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from inlay.model.graph import Graph, Node
-from inlay.space.rules import Condition, Needs, OpRule, Rules
+from inlay.space.rules import Needs, OpRule, Rules
 from inlay.targets.conditions import (
     constant_bias,
     constant_weight,
@@ -51,13 +52,8 @@ def _two_values(graph: Graph, node: Node) -> str | None:
     return "a constant is added in float, in the kernel before" if any(map(graph.is_fixed, node.inputs)) else None
 
 
-def _compute(op_type: str, conditions: Sequence[Condition] = (), **details: object) -> OpRule:
-    details["conditions"] = (no_maximum, *conditions)
-    return OpRule(op_type, output=Needs.EITHER, source=_SOURCE, **details)  # type: ignore[arg-type]
-
-
-def _move(op_type: str, *conditions: Condition) -> OpRule:
-    return _compute(op_type, moves_data=True, conditions=(moves_activation, *conditions))
+_compute = partial(OpRule, output=Needs.EITHER, source=_SOURCE)
+_move = partial(_compute, conditions=(moves_activation,), moves_data=True)
 
 
 _ROWS: Iterable[OpRule] = (
@@ -71,7 +67,7 @@ _ROWS: Iterable[OpRule] = (
     _compute("AveragePool", conditions=(zeros_around,)),
     _compute("GlobalAveragePool"),
     _compute("ReduceMean", conditions=(whole_batch,)),
-    _move("MaxPool", one_output),
+    _move("MaxPool", conditions=(moves_activation, one_output)),
     _move("ReduceMax"),
     _move("ReduceMin"),
     _move("Reshape"),
@@ -85,16 +81,20 @@ _ROWS: Iterable[OpRule] = (
     _move("Gather"),
     _move("Split"),
     _move("DepthToSpace"),
-    _move("Resize", _nearest),
+    _move("Resize", conditions=(moves_activation, _nearest)),
 )
 
-OPS = {row.op_type: row for row in _ROWS}
+OPS = {row.op_type: replace(row, conditions=(no_maximum, *row.conditions)) for row in _ROWS}
 
-_TWO_WEIGHTS = {"weight": 1, "further_weights": (2,), "family": same_kernel, "state": LARGEST_STATE}
-_RECURRENT = (
-    _compute("LSTM", conditions=(integer_form,), scale_groups=lstm_groups, **_TWO_WEIGHTS),
-    _compute("GRU", conditions=(integer_form,), **_TWO_WEIGHTS),
+_recurrent = partial(
+    _compute,
+    weight=1,
+    further_weights=(2,),
+    family=same_kernel,
+    state=LARGEST_STATE,
+    conditions=(no_maximum, integer_form),
 )
+_RECURRENT = (_recurrent("LSTM", scale_groups=lstm_groups), _recurrent("GRU"))
 _HAS_RECURRENT = "avx512_vnni"
 """On other processors LSTM and GRU stay in float: not looked at, and what is quantized in vain does not compile."""
 

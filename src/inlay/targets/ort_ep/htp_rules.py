@@ -8,6 +8,7 @@ looks where it went. Weights are symmetric int8, per channel for Conv, ConvTrans
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, OpRule, Rules
@@ -82,35 +83,39 @@ def _last_axis(graph: Graph, node: Node) -> str | None:
     )
 
 
-def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
-    return OpRule(op_type, conditions=conditions, source=SOURCE, **details)  # type: ignore[arg-type]
+_row = partial(OpRule, source=SOURCE)
 
 
 def _move(op_type: str, *conditions: Condition) -> OpRule:
-    return _row(op_type, moves_activation, *conditions, moves_data=True)
+    return _row(op_type, conditions=(moves_activation, *conditions), moves_data=True)
 
 
 _ROWS: Iterable[OpRule] = (
-    _row("Conv", constant_weight, constant_bias, _two_dimensional, _no_thin_windows, weight=1, bias=2),
-    _row("ConvTranspose", constant_weight, constant_bias, _two_dimensional, weight=1, bias=2),
-    _row("Gemm", constant_weight, constant_bias, _plain_gemm, weight=1, bias=2),
+    _row("Conv", conditions=(constant_weight, constant_bias, _two_dimensional, _no_thin_windows), weight=1, bias=2),
+    _row("ConvTranspose", conditions=(constant_weight, constant_bias, _two_dimensional), weight=1, bias=2),
+    _row("Gemm", conditions=(constant_weight, constant_bias, _plain_gemm), weight=1, bias=2),
     _row("MatMul", weight=1),
     *(_row(op, activations=(0, 1)) for op in ("Add", "Sub", "Mul", "Div")),
     *(_row(op, activations=None) for op in ("Min", "Max", "Concat")),
     *(_row(op) for op in ("Relu", "Clip", "Sigmoid", "Tanh", "Elu", "LeakyRelu", "HardSwish", "Gelu")),
     *(_row(op) for op in ("HardSigmoid", "Selu", "Softplus")),
-    _row("PRelu", _constant_parameters),
-    _row("Pow", _whole_powers),
+    _row("PRelu", conditions=(_constant_parameters,)),
+    _row("Pow", conditions=(_whole_powers,)),
     *(_row(op) for op in ("Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Sin", "Cos", "Atan")),
     *(_row(op) for op in ("Floor", "Ceil", "Round")),
-    _row("Softmax", _last_axis, begins_at_zero=True),  # in 8 bits the emulator ignores another zero point of the output
-    _row("LogSoftmax", _last_axis),
-    _row("LayerNormalization", _last_axis, _constant_parameters, one_output),  # scale and shift stay as they are
-    *(_row(op, _two_dimensional, _constant_parameters) for op in ("BatchNormalization", "InstanceNormalization")),
-    _row("LpNormalization", _last_axis, _euclidean),
-    _row("AveragePool", _two_dimensional, _no_rest),
-    _row("GlobalAveragePool", _two_dimensional),
-    *(_row(op, _constant_parameters) for op in ("ReduceMean", "ReduceSum", "ReduceL2")),
+    # in 8 bits the emulator ignores another zero point of the output
+    _row("Softmax", conditions=(_last_axis,), begins_at_zero=True),
+    _row("LogSoftmax", conditions=(_last_axis,)),
+    # scale and shift stay as they are
+    _row("LayerNormalization", conditions=(_last_axis, _constant_parameters, one_output)),
+    *(
+        _row(op, conditions=(_two_dimensional, _constant_parameters))
+        for op in ("BatchNormalization", "InstanceNormalization")
+    ),
+    _row("LpNormalization", conditions=(_last_axis, _euclidean)),
+    _row("AveragePool", conditions=(_two_dimensional, _no_rest)),
+    _row("GlobalAveragePool", conditions=(_two_dimensional,)),
+    *(_row(op, conditions=(_constant_parameters,)) for op in ("ReduceMean", "ReduceSum", "ReduceL2")),
     _move("MaxPool", _two_dimensional, one_output),
     _move("GlobalMaxPool", _two_dimensional),
     _move("Pad", _constant_parameters, _pads_with_itself),

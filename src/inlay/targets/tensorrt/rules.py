@@ -8,11 +8,12 @@ commutes with them, and fuses what is left into the weighted operators.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from inlay.model.normalize import FloatRewrite
 from inlay.quant.rewrite import Rewrite
-from inlay.space.rules import Condition, Needs, OpRule, Rules
+from inlay.space.rules import Needs, OpRule, Rules
 from inlay.targets.conditions import constant_weight, moves_activation, one_output
 from inlay.types import QType
 
@@ -20,28 +21,34 @@ REMARK = "Written after the documentation of TensorRT 11; nothing of it has run 
 _GUIDE = "TensorRT developer guide, working with quantized types"
 
 
-def _row(op_type: str, reason: str, *conditions: Condition, **details: object) -> OpRule:
-    return OpRule(op_type, conditions=conditions, source=f"{_GUIDE}: {reason}", **details)  # type: ignore[arg-type]
+def _guide(reason: str) -> str:
+    return f"{_GUIDE}: {reason}"
 
 
-def _moves(op_type: str, *conditions: Condition) -> OpRule:
-    reason = "it commutes with Q and DQ, which are moved through it"
-    return _row(op_type, reason, moves_activation, *conditions, moves_data=True, propagates_qdq=True)
-
-
-_WEIGHTED = "Q/DQ on all inputs of weighted operators; their outputs may stay in float"
+_weighted = partial(
+    OpRule,
+    weight=1,
+    output=Needs.EITHER,
+    source=_guide("Q/DQ on all inputs of weighted operators; their outputs may stay in float"),
+)
+_moves = partial(
+    OpRule,
+    conditions=(moves_activation,),
+    moves_data=True,
+    propagates_qdq=True,
+    source=_guide("it commutes with Q and DQ, which are moved through it"),
+)
 _MOVING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Gather", "Expand", "Tile")
+_ADDING = _guide("the skip input of a residual Add, which is fused with the Conv before it")
+_POOLING = _guide("average pooling has an INT8 form")
 
 _ROWS = (
-    _row("Conv", _WEIGHTED, constant_weight, weight=1, output=Needs.EITHER),
-    _row("ConvTranspose", _WEIGHTED, constant_weight, weight=1, output=Needs.EITHER),
-    _row("Gemm", _WEIGHTED, constant_weight, weight=1, output=Needs.EITHER),
-    _row("MatMul", "both inputs, also where neither is a weight", weight=1, output=Needs.EITHER),
-    _row("Add", "the skip input of a residual Add, which is fused with the Conv before it", activations=(0, 1)),
-    _row("AveragePool", "average pooling has an INT8 form"),
-    _row("GlobalAveragePool", "average pooling has an INT8 form"),
-    _row("Concat", "all inputs or none: it copies bytes", activations=None),
-    _moves("MaxPool", one_output),
+    *(_weighted(op, conditions=(constant_weight,)) for op in ("Conv", "ConvTranspose", "Gemm")),
+    _weighted("MatMul", source=_guide("both inputs, also where neither is a weight")),
+    OpRule("Add", activations=(0, 1), source=_ADDING),
+    *(OpRule(op, source=_POOLING) for op in ("AveragePool", "GlobalAveragePool")),
+    OpRule("Concat", activations=None, source=_guide("all inputs or none: it copies bytes")),
+    _moves("MaxPool", conditions=(moves_activation, one_output)),
     *(_moves(op) for op in _MOVING),
 )
 
