@@ -8,6 +8,10 @@ prints all of that so that it controls nothing. The room may import everything; 
 
 import os
 
+from inlay.model.late_imports import defer_imports
+
+defer_imports()
+
 # As inlay.model.products does for calls from Python, for whatever library is loaded from now on.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

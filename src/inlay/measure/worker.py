@@ -24,6 +24,7 @@ from inlay.measure.blocks import Block, run_block, slot_repeats, weighted
 from inlay.measure.checked import Checked
 from inlay.measure.memory import Growth
 from inlay.model.child import serve
+from inlay.model.late_imports import defer_imports
 from inlay.targets.base import Artifact, Feed, KernelTime, Target, TargetSpec
 from inlay.targets.machine import refuse_idle_threads
 from inlay.targets.registry import create
@@ -193,6 +194,7 @@ def main() -> None:
     The argument behind those of :func:`~inlay.model.child.serve` is a file descriptor to which the key of the model at
     work is written.
     """
+    defer_imports()
     marker = int(sys.argv[3])
     service = Service(announce=lambda key: write_marker(marker, key))
     serve(lambda parts: [json.dumps(service.handle(json.loads(bytes(parts[0])))).encode()])
