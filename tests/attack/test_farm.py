@@ -36,7 +36,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("cluster", [[], ["--real"]], ids=["stand-in", "ray"])
-@pytest.mark.matrix
+@pytest.mark.exhaustive  # tests/farm loses devices in every suite
 def test_a_lost_node_device_or_command_loses_nothing_and_the_run_ends_the_same(cluster: list[str]) -> None:
     if cluster:
         pytest.importorskip("ray")

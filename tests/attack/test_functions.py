@@ -31,6 +31,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("only", ["generator_interrupt_2", "metric_fork_0"])
+@pytest.mark.matrix
 def test_a_function_that_misbehaves_is_named_and_changes_nothing(only: str) -> None:
     done = python("-m", "tests.attack", "functions", "--only", only)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,6 +45,7 @@ def test_many_functions_that_misbehave() -> None:
     assert done.stdout.count(": fine") == 30
 
 
+@pytest.mark.exhaustive
 def test_what_a_function_must_not_do_is_noticed(tmp_path: Path) -> None:
     """Negative control: another result than with a function that behaves, and a file around that changed."""
     done = python("-c", FALSE_ALARMS, str(tmp_path))

@@ -29,12 +29,17 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-def test_a_killed_run_loses_nothing_and_ends_the_same() -> None:
-    done = python("-m", "tests.attack", "kills", "--count", "4", "--first", "1")
+@pytest.mark.parametrize(
+    ("first", "count"), [pytest.param(150, 1, id="SIGKILL in the search"), pytest.param(1, 4, id="signals before it")]
+)
+@pytest.mark.matrix
+def test_a_killed_run_loses_nothing_and_ends_the_same(first: int, count: int) -> None:
+    done = python("-m", "tests.attack", "kills", "--count", str(count), "--first", str(first))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(": fine") == 4
+    assert done.stdout.count(": fine") == count
 
 
+@pytest.mark.exhaustive
 def test_what_is_lost_or_left_is_noticed(tmp_path: Path) -> None:
     """Negative control: another result than the undisturbed run's, and a file that stays."""
     done = python("-c", FALSE_ALARMS, str(tmp_path))
