@@ -23,7 +23,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from inlay.data import Feed
 from inlay.errors import UsageError
-from inlay.measure import stats
+from inlay.measure.paired import Series, speedup
 from inlay.targets.ort_web.install import packages
 from inlay.trial import Interval
 
@@ -60,7 +60,7 @@ class Chromium:
             [[before, after], _encoded(feed), blocks, block_ms],
         )
         old, new = np.asarray(pairs, float).T
-        return stats.speedup(old, new)
+        return speedup(Series(old), Series(new))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from benchmarks.subjects import Subject
 from inlay.data import Samples, input_specs, read_samples, save_feed
 from inlay.errors import InlayError, TargetError
 from inlay.measure.client import Worker
-from inlay.measure.stats import speedup
+from inlay.measure.paired import Series, speedup
 from inlay.model.load import file_sha256, load
 from inlay.quant.accuracy import Bound, Judge
 from inlay.space.recipe import Recipe
@@ -48,7 +48,7 @@ class Readings:
         a, b = self.digests[over], self.digests[name]
         if a == b:
             return {"value": 1.0, "low": 1.0, "high": 1.0}
-        found = speedup(self.ns[a], self.ns[b])
+        found = speedup(Series(self.ns[a]), Series(self.ns[b]))
         return {"value": found.value, "low": found.low, "high": found.high}
 
     def milliseconds(self, name: str) -> float:

@@ -28,7 +28,7 @@ from benchmarks import (
 from benchmarks import rows as rows_of
 
 from inlay.errors import ModelError
-from inlay.measure.stats import speedup
+from inlay.measure.paired import Series, speedup
 from inlay.targets.base import TargetSpec
 from inlay.testing import random_feed, residual_model, run_reference
 
@@ -63,7 +63,7 @@ def test_ratios_pair_the_blocks_of_both_models() -> None:
     ratio = found.ratio("anchor", "delivered")
     assert ratio["low"] <= 1.1 <= ratio["high"]
     assert ratio["high"] / ratio["low"] < 1.02
-    unpaired = speedup(found.ns["a"], np.roll(found.ns["d"], 1))
+    unpaired = speedup(Series(found.ns["a"]), Series(np.roll(found.ns["d"], 1)))
     assert unpaired.high / unpaired.low > 1.1, "without the pairing the machine's changes would be in the figure"
     assert found.ratio("twin", "delivered") == {"value": 1.0, "low": 1.0, "high": 1.0}
 

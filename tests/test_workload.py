@@ -26,7 +26,7 @@ from inlay.data import (
 from inlay.errors import UsageError
 from inlay.measure.blocks import Block, weighted
 from inlay.measure.in_process import Clock, simulated
-from inlay.measure.timing import Timing, joined
+from inlay.measure.paired import Timing, joined
 from inlay.measure.worker import mean_kernels
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
@@ -212,7 +212,7 @@ def test_readings_by_feed_follow_their_blocks_and_models() -> None:
         return [] if timing.by_feed is None else list(timing.by_feed.tolist())
 
     assert np.shape(listed(joined([found, found]))) == (4, 2, 2)
-    assert listed(found.without(0)) == [[[2.0, 2.0]], [[4.0, 4.0]]]
+    assert listed(found.without([0])) == [[[2.0, 2.0]], [[4.0, 4.0]]]
     assert listed(found.least_preempted(1)) == [[[3.0, 3.0], [4.0, 4.0]]]
     assert Timing.of([{**block, "by_feed": []}]).by_feed is None
 

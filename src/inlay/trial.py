@@ -29,6 +29,11 @@ class Interval:
     low: float
     high: float
 
+    @classmethod
+    def exactly(cls, value: float) -> Interval:
+        """Of a value without noise."""
+        return cls(value, value, value)
+
     @property
     def is_told(self) -> bool:
         """Whether there were readings enough for bounds: fewer leave everything open, from 0 to infinity."""

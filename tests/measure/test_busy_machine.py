@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.measure.client import Worker
-from inlay.measure.stats import speedup
+from inlay.measure.paired import Series, speedup
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry, gain
 from inlay.run.confirm.fresh_readings import FreshReadings
@@ -36,9 +36,9 @@ def claim(
     readings = FreshReadings(start, lambda: 1.0, Path("feed"), TuneConfig(), Path(), rng)
     trial = Trial(Proposal(Placement(), "test"), Failed("run", ""))
     files = [Artifact(Path(n), n) for n in ("given", "new")]
-    entries = [Entry(Candidate(f.digest, trial, lambda: files[0]), f, np.empty(0)) for f in files]
+    entries = [Entry(Candidate(f.digest, trial, lambda: files[0]), f) for f in files]
     base, new = readings.of(entries, PROCESSES, BLOCKS)
-    return gain(base, new, deterministic=False), readings.is_busy
+    return gain(base, new), readings.is_busy
 
 
 CASES = [(1.0, 1e6, 0.3), (1.3, 8e6, 0.5), (3.5, 30e6, 0.9)]
@@ -79,9 +79,10 @@ def test_the_interval_holds_that_of_the_undisturbed_readings(data: st.DataObject
     own = np.exp(rng.normal(0.0, 0.05, (2, n)))
     taken = np.where(rng.random((2, n)) < hit, rng.uniform(0.0, 0.95, (2, n)), 0.0)
     ns = own / (1.0 - taken * rng.uniform(0.0, 1.0, (2, n)))
-    alone, found = speedup(own[0], own[1]), speedup(ns[0], ns[1], 0.95, taken[0], taken[1])
+    alone = speedup(Series(own[0]), Series(own[1]))
+    found = speedup(Series(ns[0], taken[0]), Series(ns[1], taken[1]))
     assert found.low <= alone.low * (1 + 1e-9)
     assert alone.high <= found.high * (1 + 1e-9)
     assert found.low <= found.value <= found.high
-    untouched = speedup(own[0], own[1], 0.95, 0.0, np.zeros(n))
+    untouched = speedup(Series(own[0]), Series(own[1], np.zeros(n)))
     assert (untouched.low, untouched.high) == (alone.low, alone.high)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import honesty
 
 from inlay.measure.in_process import Clock, simulated
-from inlay.measure.stats import speedup
+from inlay.measure.paired import joined, speedup
 from inlay.run.confirm.contenders import LOOK_LEVEL, is_open
 from inlay.run.plan import LATER_LOOK
 from inlay.targets.base import Artifact, TargetSpec
@@ -28,14 +28,14 @@ def test_no_effect_is_not_delivered_and_two_percent_is() -> None:
         rng = np.random.default_rng([seed, 7])
         worker = NoisyWorker({"float": 1e6, **{f"c{i}": 1e6 / gain for i in range(5)}}, rng)
         names = [Artifact(Path(n), n) for n in ("float", *(f"c{i}" for i in range(5)))]
-        first = worker.time(names, Path(), 8, 0, 0).ns
-        gains = [speedup(first[:, 0], first[:, i]).value for i in range(1, 6)]
+        first = worker.time(names, Path(), 8, 0, 0).models
+        gains = [speedup(first[0], model).value for model in first[1:]]
         chosen = names[1 + int(np.argmax(gains))]
-        second = worker.time([names[0], chosen], Path(), 24, 0, 0).ns
-        if is_open(second[:, 0], second[:, 1]):
-            more = worker.time([names[0], chosen], Path(), 24 * LATER_LOOK, 0, 0).ns
-            second = np.concatenate([second, more])
-        return speedup(second[:, 0], second[:, 1], LOOK_LEVEL).shows_gain()
+        second = worker.time([names[0], chosen], Path(), 24, 0, 0)
+        if is_open(*second.models):
+            second = joined([second, worker.time([names[0], chosen], Path(), 24 * LATER_LOOK, 0, 0)])
+        given, other = second.models
+        return speedup(given, other, LOOK_LEVEL).shows_gain()
 
     false_accepts = sum(delivered(1.0, seed) for seed in range(RUNS))
     found = sum(delivered(1.02, seed) for seed in range(RUNS))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from inlay.measure import race
+from inlay.measure.paired import hodges_lehmann
 from inlay.measure.race import predictive_power
-from inlay.measure.stats import hodges_lehmann
 from inlay.prepare.protocol import Protocol
 from inlay.trial import Interval
 from tests.support.noisy_machine import noisy_meter

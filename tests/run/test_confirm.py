@@ -16,6 +16,7 @@ import pytest
 from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.measure.client import Worker
+from inlay.measure.paired import Series
 from inlay.quant.accuracy import Bound
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed, best_of, ratio_of
@@ -126,7 +127,7 @@ def test_what_variations_lack_beyond_what_they_may_lose(db: float, least: float,
     bound = Bound(min_sqnr_db=least)
     verifier = Verifier(cast(Worker, worker), given, None, bound, Deadline(), test)
     searched = rejected(outside(db)).candidate
-    entry = Entry(searched, Artifact(Path("model.onnx"), str(db)), np.empty(0))
+    entry = Entry(searched, Artifact(Path("model.onnx"), str(db)))
     assert verifier.lacks_db(entry) == pytest.approx(lacks_db, abs=0.1)
     assert verifier.lacks_db(entry) == verifier.lacking["key"]
     assert worker.runs == 1, "it is judged once"
@@ -182,7 +183,7 @@ def test_what_is_delivered_is_called_float_where_nothing_is_quantized(
     file, gain = Artifact(tmp_path / "model.onnx", "digest"), Interval(1.2, 1.1, 1.3)
     outcome = Measured(Latency(1e6, gain, 9), Accuracy(True, 30.0))
     trial = Trial(Proposal(placement or Placement(), "cut 1"), outcome)
-    entry = Entry(Candidate("key", trial, lambda: file, placement), file, np.ones(3))
+    entry = Entry(Candidate("key", trial, lambda: file, placement), file, Series(np.ones(3)))
     best = best_of(entry, entry, gain, gain, None)
     assert best.is_float is is_float
     assert best.qdq_pairs == pairs

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inlay.measure.paired import Series
 from inlay.run.confirm.contenders import (
     TIE,
     Entry,
@@ -37,7 +38,7 @@ def candidate(key: str, speedup: float, sqnr_db: float, feasible: bool = True) -
 
 
 def order(*found: tuple[Candidate, float], tie: float = TIE) -> list[str]:
-    entries = [Entry(c, FILE, np.ones(3)) for c, _ in found]
+    entries = [Entry(c, FILE) for c, _ in found]
     return [e.candidate.key for e in most_promising(entries, {c.key: promise for c, promise in found}, tie)]
 
 
@@ -75,15 +76,15 @@ def test_a_gain_over_float_is_shown_and_the_estimate_decides_between_two_that_ha
         found = candidate(key, 1.0, 30.0)
         trial = replace(found.trial, proposal=replace(found.trial.proposal, anchor=anchor))
         sign = -1.0 if anchor else 1.0  # readings of both kinds swing against each other, evenly
-        return Entry(replace(found, trial=trial), FILE, ms * np.exp(0.05 * sign * np.tile([1.0, -1.0], 8)))
+        return Entry(replace(found, trial=trial), FILE, Series(ms * np.exp(0.05 * sign * np.tile([1.0, -1.0], 8))))
 
     base, mixed = entry("base", 10.0), entry("mixed", 8.0)
     faster, slower = entry("faster", 7.9, anchor=True), entry("slower", 8.1, anchor=True)
-    assert not gain(mixed, faster, False).shows_gain(), "the control: it is not shown"
-    assert champion_of(base, [mixed, faster], False) is faster
-    assert champion_of(base, [mixed, slower], False) is mixed
-    assert champion_of(base, [entry("unsure", 9.95, anchor=True)], False) is base
-    assert champion_of(base, [], False) is base
+    assert not gain(mixed, faster).shows_gain(), "the control: it is not shown"
+    assert champion_of(base, [mixed, faster]) is faster
+    assert champion_of(base, [mixed, slower]) is mixed
+    assert champion_of(base, [entry("unsure", 9.95, anchor=True)]) is base
+    assert champion_of(base, []) is base
 
 
 def test_the_most_accurate_of_the_fastest_is_a_contender() -> None:
@@ -129,11 +130,11 @@ def test_float_that_runs_as_the_given_model_does_is_no_contender() -> None:
 
 def test_an_open_case_that_cannot_win_needs_no_second_look() -> None:
     noise = np.resize([0.02, -0.02], 24)
-    given = np.full(24, 1e6)
-    alike, faster, slower = (1e6 * np.exp(noise - gain) for gain in (0.004, 0.5, -0.5))
+    given = Series(np.full(24, 1e6))
+    alike, faster, slower = (Series(1e6 * np.exp(noise - gain)) for gain in (0.004, 0.5, -0.5))
     assert is_open(given, alike)
     assert open_cases(given, [alike]) == [0]
     assert open_cases(given, [slower, alike]) == [1]  # what is slower decides nothing
-    assert open_cases(given, [alike, alike.copy()]) == [0, 1]  # either may be the winner
+    assert open_cases(given, [alike, replace(alike)]) == [0, 1]  # either may be the winner
     assert open_cases(given, [alike, faster]) == []
     assert open_cases(given, []) == []

@@ -16,7 +16,7 @@ from inlay.deadline import Deadline
 from inlay.errors import NoDevice, RunFailed, TargetError
 from inlay.measure.client import Worker
 from inlay.measure.lab import StartWorker
-from inlay.measure.timing import Timing
+from inlay.measure.paired import Timing
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.fresh_readings import FreshReadings
@@ -73,7 +73,7 @@ class Process(Double):
 def entries(*names: str) -> list[Entry]:
     trial = Trial(Proposal(Placement(), "test"), Failed("run", ""))
     files = [Artifact(Path(n), n) for n in names]
-    return [Entry(Candidate(f.digest, trial, lambda: FILE), f, np.empty(0)) for f in files]
+    return [Entry(Candidate(f.digest, trial, lambda: FILE), f) for f in files]
 
 
 FILE = Artifact(Path("model.onnx"), "digest")
@@ -92,7 +92,7 @@ def test_who_fails_is_given_up_and_the_others_are_measured() -> None:
     readings = fresh()
     found = readings.of(entries("given", "bad 1", "good", "bad 2"), 3, BLOCKS)
     assert [e.key for e in found] == ["given", "good"]
-    assert [len(e.ns) for e in found] == [3 * BLOCKS] * 2
+    assert [len(e.readings) for e in found] == [3 * BLOCKS] * 2
     assert readings.given_up == {"bad 1": "died", "bad 2": "died"}
 
 
@@ -105,9 +105,9 @@ def test_without_the_given_model_there_is_nothing_to_compare_with() -> None:
 def test_preempted_blocks_count_only_where_there_are_no_others(preempted: float, is_busy: bool) -> None:
     readings = fresh(preempted)
     given, other = readings.of(entries("given", "good"), 12, BLOCKS)
-    assert len(given.ns) == len(other.ns) == 12 * BLOCKS
+    assert len(given.readings) == len(other.readings) == 12 * BLOCKS
     assert readings.is_busy == is_busy
-    hit = float(np.mean(given.ns > other.ns))
+    hit = float(np.mean(given.readings.ns > other.readings.ns))
     assert hit == pytest.approx(float(np.mean(readings.preempted)))
     assert hit <= 0.6 * preempted or is_busy
 
@@ -142,10 +142,10 @@ def test_processes_that_choose_leave_time_for_those_that_decide(
     readings.of(entries(*names), 3, BLOCKS, later)
     given, *_ = readings.of(entries(*names[:4]), 3, BLOCKS)
     if preempted:  # what is left goes to repeating blocks
-        assert len(given.ns) >= min(counts[1], 2) * BLOCKS
+        assert len(given.readings) >= min(counts[1], 2) * BLOCKS
     else:
         assert readings.counts == counts
-        assert len(given.ns) == counts[1] * BLOCKS
+        assert len(given.readings) == counts[1] * BLOCKS
 
 
 def test_what_was_done_of_a_confirmation_is_what_is_told() -> None:
@@ -200,7 +200,7 @@ def read(readings: FreshReadings, processes: int) -> list[tuple[str, bytes]]:
     """Two rounds, as a confirmation makes them."""
     first = readings.of(entries(*NAMES), processes, BLOCKS)
     second = readings.of(first, processes + 1, BLOCKS)
-    return [(e.key, e.ns.tobytes()) for e in (*first, *second)]
+    return [(e.key, e.readings.ns.tobytes()) for e in (*first, *second)]
 
 
 @pytest.mark.parametrize("processes", [1, 4, 5])
@@ -219,7 +219,7 @@ def test_equal_devices_measure_at_the_same_time() -> None:
     devices = [Device(meeting=meeting) for _ in range(3)]
     given, _ = on(*devices).of(entries("given", "good"), 6, BLOCKS)
     assert [len(d.seeds) for d in devices] == [2, 2, 2]
-    assert len(given.ns) == 6 * BLOCKS
+    assert len(given.readings) == 6 * BLOCKS
 
 
 def test_no_device_is_held_for_a_single_process() -> None:

@@ -19,7 +19,7 @@ from inlay.errors import Crashed, ModelError, UsageError
 from inlay.farm import lab
 from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
-from inlay.measure.timing import Timing
+from inlay.measure.paired import Timing
 from inlay.model.load import ModelFile
 from inlay.quant.accuracy import Outputs
 from inlay.quant.sensitivity import Sensitivity

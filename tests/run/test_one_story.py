@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from benchmarks import one_story
 
+from inlay.measure.paired import Series
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.undecided import contradicted, left_open, open_words, over_float, too_few
 from inlay.run.confirm.verification import Rejected
@@ -28,7 +29,7 @@ def entry(name: str, ns: list[float], speedup: Interval, placement: Placement = 
     file = Artifact(Path(f"{name}.onnx"), name)
     outcome = Measured(Latency(1e6, speedup, 9), Accuracy(True, db))
     trial = Trial(Proposal(placement, name, anchor=True), outcome)
-    return Entry(Candidate(name, trial, lambda: file, placement), file, np.array(ns))
+    return Entry(Candidate(name, trial, lambda: file, placement), file, Series(np.array(ns)))
 
 
 @pytest.mark.parametrize("first", range(0, 24, 6))
@@ -67,14 +68,16 @@ def test_readings_that_leave_a_gain_open_do_not_exclude_it() -> None:
     rng = np.random.default_rng(0)
     base = entry("original", list(1e6 * np.exp(rng.normal(0.0, 0.3, 12))), Interval(1.0, 1.0, 1.0), Placement())
     wide = entry("full-int8", list(1e6 * np.exp(rng.normal(0.0, 0.3, 12))), Interval(2.71, 2.58, 5.32))
-    in_float = entry("float", list(wide.ns), Interval(1.0, 0.9, 1.1), Placement())
-    assert set(left_open(base, [wide, in_float], False)) == {"full-int8"}
-    same = replace(base, ns=np.full(12, 1e6))
-    assert left_open(same, [wide.with_readings(np.full(12, 1.01e6))], False) == {}, "that is excluded"
-    assert left_open(same, [wide.with_readings(np.full(12, 1.01e6))], True) == {}
-    assert too_few(base.with_readings(np.ones(1)), False)
-    assert not too_few(base.with_readings(np.ones(1)), True)
-    assert not too_few(base, False)
+    in_float = entry("float", list(wide.readings.ns), Interval(1.0, 0.9, 1.1), Placement())
+    assert set(left_open(base, [wide, in_float])) == {"full-int8"}
+    same, slower = (replace(e, readings=Series(np.full(12, ns))) for e, ns in ((base, 1e6), (wide, 1.01e6)))
+    assert left_open(same, [slower]) == {}, "that is excluded"
+    once, exact = (replace(base, readings=Series(np.ones(1), exact=exact)) for exact in (False, True))
+    assert set(left_open(once, [replace(wide, readings=Series(np.ones(1)))])) == {"full-int8"}
+    assert left_open(exact, [replace(wide, readings=exact.readings)]) == {}
+    assert too_few(once)
+    assert not too_few(exact)
+    assert not too_few(base)
 
 
 def test_a_fast_model_of_the_search_is_open_unless_something_speaks_against_it() -> None:

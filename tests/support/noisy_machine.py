@@ -11,9 +11,9 @@ import numpy as np
 
 from inlay.measure.blocks import run_block, slot_repeats
 from inlay.measure.journal import Journal
+from inlay.measure.paired import Timing
 from inlay.measure.preemption import Preempted
 from inlay.measure.race import Meter
-from inlay.measure.timing import Timing
 from inlay.prepare.protocol import Protocol
 from inlay.targets.base import Artifact, Feed, KernelTime
 

@@ -17,13 +17,13 @@ from inlay.data import Samples, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, Late, TargetError
 from inlay.measure.journal import Fact
+from inlay.measure.paired import joined
 from inlay.measure.panel import Panel, Readings
-from inlay.measure.timing import Timing, joined
 from inlay.quant.accuracy import UNCHECKED, Judge, Outputs
 from inlay.run.reference import in_reference
 from inlay.targets.base import Artifact, OwnPrecision
 from inlay.targets.registry import create
-from inlay.trial import Accuracy, Interval
+from inlay.trial import Accuracy
 
 FLOAT32 = ""
 """In place of a target's label: the numeric reference."""
@@ -113,7 +113,7 @@ class Comparison:
                 }
                 rounds.append(self._time(panel, running, policy.BLOCKS, lambda: session.left_s))
             took_s = session.asked.lab.clock() - begun
-            if rounds[-1].exact == set(files):
+            if rounds[-1].timing.is_exact:
                 break
         readings = _together(rounds)
         return cells(readings, judged), readings
@@ -180,7 +180,7 @@ def cells(readings: Readings, judged: Mapping[tuple[str, str], Accuracy | str]) 
             found[cell] = Cell(accuracy=accuracy, why=accuracy.reason or "it does not serve every target")
         else:
             given = (GIVEN, cell[1])
-            gained = Interval(1.0, 1.0, 1.0) if cell == given else readings.ratio(given, cell)
+            gained = readings.ratio(given, cell)
             # by its ratio: a median of its own would contradict the speed-up beside it
             found[cell] = Cell(readings.latency_ms(given) / gained.value, gained, accuracy)
     return found
@@ -200,13 +200,9 @@ def _together(rounds: Sequence[Readings]) -> Readings:
     if not rounds:
         raise Late("the budget was spent before the files of all targets could be measured in fresh processes")
     shared = [c for c in rounds[0].cells if all(c in r.cells for r in rounds)]
-    parts = []
-    for each in rounds:
-        at = [each.cells.index(c) for c in shared]
-        timing = each.timing
-        parts.append(Timing(timing.ns[:, at], timing.drift, timing.taken[:, at], timing.hit[:, at]))
+    parts = [each.timing.only([each.cells.index(c) for c in shared]) for each in rounds]
     failed = {cell: why for each in rounds for cell, why in each.failed.items()}
-    return Readings(tuple(shared), joined(parts), rounds[0].exact, failed)
+    return Readings(tuple(shared), joined(parts), failed)
 
 
 def busy_share(readings: Readings) -> float:

@@ -214,7 +214,7 @@ def _result(
         for label, spec in session.specs.items()
     }
     unusable = {label: Column(TargetSpec(label), why=why) for label, why in others.items()}
-    exact = Interval(1.0, 1.0, 1.0)
+    exact = Interval.exactly(1.0)
     first = {  # of targets that were not tuned for, the first readings
         ("given", label): Cell(found / 1e6, exact, None, f"first readings; {tuned.why.get(label, '')}")
         for label, found in screened.items()

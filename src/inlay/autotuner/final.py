@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inlay.autotuner.duel import MOST_FAILED, Duel
-from inlay.measure.stats import MIN_PAIRS, hodges_lehmann, speedup
+from inlay.measure.paired import MIN_PAIRS, Series, hodges_lehmann, speedup
 from inlay.trial import Interval
 
 PRECISE = 1.05
 """Upper over lower end of an interval that needs no further pairs."""
 
-SAME_MODEL = Interval(1.0, 1.0, 1.0)
+SAME_MODEL = Interval.exactly(1.0)
 """The speed-up of the float model over itself."""
 
 
@@ -64,7 +64,8 @@ class FinalComparison:
         pairs = len(self.duel.ratios)
         if pairs < MIN_PAIRS:
             return None
-        return speedup(np.array(self.duel.incumbent_ms[:pairs]), np.array(self.duel.candidate_ms[:pairs]))
+        given, tuned = self.duel.incumbent_ms, self.duel.candidate_ms
+        return speedup(Series(np.array(given[:pairs])), Series(np.array(tuned[:pairs])))  # a ratio has no unit
 
     @property
     def latency_ms(self) -> Interval:

@@ -229,7 +229,7 @@ def settled(state: TunerState, threshold: float) -> tuple[TunerState, Trial | No
     finished = _with_records(state.finished, [replace(record, latency_ms=latency_ms, accepted=accepted)])
     incumbent_ms = latency_ms if accepted else incumbent_ms
     after = replace(state, carried=None, incumbent_ms=incumbent_ms, finished=finished)
-    return after, Trial(pending.proposal, _measured(state, latency_ms), accepted, Interval(ratio, ratio, ratio))
+    return after, Trial(pending.proposal, _measured(state, latency_ms), accepted, Interval.exactly(ratio))
 
 
 def reverted(state: TunerState) -> TunerState:
@@ -342,7 +342,7 @@ def _finished(state: TunerState, outcome: Outcome, ratio: float | None, accepted
         accepted=accepted,
         reason=_reason(outcome),
     )
-    versus = None if ratio is None else Interval(ratio, ratio, ratio)
+    versus = None if ratio is None else Interval.exactly(ratio)
     after = replace(
         state,
         incumbent_ms=latency_ms if accepted else state.incumbent_ms,
@@ -360,7 +360,7 @@ def _reason(outcome: Outcome) -> str:
 def _measured(state: TunerState, latency_ms: float) -> Measured:
     assert state.baseline_ms is not None, "the float model was not measured"
     speedup = state.baseline_ms / latency_ms
-    return Measured(Latency(latency_ms * 1e6, Interval(speedup, speedup, speedup), 1), _UNJUDGED)
+    return Measured(Latency(latency_ms * 1e6, Interval.exactly(speedup), 1), _UNJUDGED)
 
 
 def _incumbent_ms(state: TunerState) -> float:

@@ -19,7 +19,7 @@ from inlay.errors import TargetError
 from inlay.explain import policy
 from inlay.explain.explanation import Waste
 from inlay.measure.client import Worker
-from inlay.measure.stats import speedup
+from inlay.measure.paired import Series, Timing, joined, speedup
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.targets.base import Artifact
@@ -70,38 +70,38 @@ def timed(
             artifacts.append(_saved(copy, store, folder, f"without-{number}"))
             tried.append(row)
     try:
-        ns = _readings(worker, artifacts, feed, deadline)
+        whole, *without = _timing(worker, artifacts, feed, deadline).models
     except TargetError:  # then what the profile says is what is known
         return tuple(rows)
-    measured = {row: _measured(row, ns[:, 0], ns[:, i]) for i, row in enumerate(tried, 1)}
+    measured = {row: _measured(row, whole, model) for row, model in zip(tried, without, strict=True)}
     return tuple(sorted((measured.get(row, row) for row in rows), key=lambda row: -row.cost_ms))
 
 
-def _readings(worker: Worker, artifacts: Sequence[Artifact], feed: Path, deadline: Deadline) -> np.ndarray:
-    """Nanoseconds, shape (blocks, models), of models that are built anew in each round, in another order.
+def _timing(worker: Worker, artifacts: Sequence[Artifact], feed: Path, deadline: Deadline) -> Timing:
+    """Blocks of models that are built anew in each round, in another order.
 
     Where a build happens to lie in memory makes one of two equal models up to 3 % faster for as long as it lives.
     """
     rounds, blocks, slot_ns = policy.PAIR_ROUNDS, policy.PAIR_BLOCKS, policy.PAIR_SLOT_NS
     if worker.deterministic:
         rounds, blocks, slot_ns = 1, 1, 0
-    found = list[np.ndarray]()
+    found = list[Timing]()
     for number in range(rounds):
         order = np.random.default_rng(number).permutation(len(artifacts))
         try:
             some = worker.time([artifacts[i] for i in order], feed, blocks, slot_ns, number, lambda: deadline.left)
-            found.append(some.own_ns[:, np.argsort(order)])
+            found.append(some.only(np.argsort(order)))
         finally:
             for artifact in artifacts:
                 worker.drop(artifact)
         if not deadline.left:
             break
-    return np.concatenate(found)
+    return joined(found)
 
 
-def _measured(row: Waste, with_ns: np.ndarray, without_ns: np.ndarray) -> Waste:
-    share = max(0.0, 1.0 - 1.0 / speedup(with_ns, without_ns).value)
-    return replace(row, cost_ms=share * float(np.median(with_ns)) / 1e6, share=share, timed=True)
+def _measured(row: Waste, whole: Series, without: Series) -> Waste:
+    share = max(0.0, 1.0 - 1.0 / speedup(whole, without).value)
+    return replace(row, cost_ms=share * whole.median_ns / 1e6, share=share, timed=True)
 
 
 def _saved(model: ir.Model, store: WeightStore, folder: Path, name: str) -> Artifact:

@@ -7,4 +7,4 @@ turns, ``stats`` makes intervals of the readings, ``race`` decides by them wheth
 in two precisions. ``policy`` holds the constants.
 """
 
-__all__ = ["blocks", "client", "in_process", "journal", "own_precision", "panel", "policy", "race", "stats", "worker"]
+__all__ = ["blocks", "client", "in_process", "journal", "own_precision", "paired", "panel", "policy", "race", "worker"]

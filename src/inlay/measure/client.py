@@ -21,7 +21,7 @@ import numpy as np
 from inlay.data import load_feed
 from inlay.errors import BadReading, CompileFailed, Ended, Late, RunFailed, TargetError, TimedOut, UsageError
 from inlay.measure import policy
-from inlay.measure.timing import Timing
+from inlay.measure.paired import Timing
 from inlay.measure.worker import PROTOCOL, write_marker
 from inlay.model.child import Child, ChildDied
 from inlay.model.pinned import pinned_file
@@ -254,7 +254,7 @@ class Worker:
                 if not found:
                     raise
                 break
-        return Timing.of(found)
+        return Timing.of(found, self.deterministic)
 
     def _block(
         self, artifacts: Sequence[Artifact], feed: Path, slot_ns: int, seed: int, left_s: Callable[[], float]

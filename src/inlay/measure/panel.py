@@ -13,10 +13,9 @@ from inlay.deadline import Clock
 from inlay.errors import Late, TargetError
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Lab
-from inlay.measure.stats import speedup
-from inlay.measure.timing import Timing, joined
+from inlay.measure.paired import Series, Timing, joined, speedup
 from inlay.targets.base import Artifact, TargetSpec
-from inlay.trial import LEVEL, Interval
+from inlay.trial import Interval
 
 Rows = Mapping[str, Artifact]
 """Files by row of the table, the given model first."""
@@ -29,13 +28,11 @@ class Readings:
     Attributes:
         cells: row and column of each model in a block.
         timing: of the blocks.
-        exact: columns whose times have no noise.
         failed: cells that failed, with the reason.
     """
 
     cells: tuple[tuple[str, str], ...]
     timing: Timing
-    exact: frozenset[str]
     failed: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
@@ -45,16 +42,14 @@ class Readings:
 
     def latency_ms(self, cell: tuple[str, str]) -> float:
         """Median of one inference, without what other processes took."""
-        return float(np.median(self.timing.own_ns[:, self.cells.index(cell)])) / 1e6
+        return self._of(cell).median_ns / 1e6
 
     def ratio(self, over: tuple[str, str], of: tuple[str, str]) -> Interval:
         """Latency of ``over`` divided by that of ``of``: how much faster ``of`` is, paired by block."""
-        i, j = self.cells.index(over), self.cells.index(of)
-        ns, taken = self.timing.ns, self.timing.taken
-        if {over[1], of[1]} <= self.exact:
-            exact = float(ns[0, i] / ns[0, j])
-            return Interval(exact, exact, exact)
-        return speedup(ns[:, i], ns[:, j], LEVEL, taken[:, i], taken[:, j])
+        return speedup(self._of(over), self._of(of))
+
+    def _of(self, cell: tuple[str, str]) -> Series:
+        return self.timing.models[self.cells.index(cell)]
 
 
 class Panel:
@@ -149,8 +144,7 @@ def time_in_turn(
             _block(turns, found, feed, slot_ns, rng)
             took_s = clock() - begun
 
-    exact = frozenset(label for label in turns if workers[label].deterministic)
-    blocks = 1 if exact == set(turns) else blocks
+    blocks = 1 if all(workers[label].deterministic for label in turns) else blocks
     more(blocks)
     timing = joined(found)
     disturbed = int(timing.preempted.sum())
@@ -159,7 +153,7 @@ def time_in_turn(
         timing = joined(found).least_preempted(min(blocks, len(found)))
     cells = tuple((row, label) for label, each in turns.items() for row in each.files)
     failed = {(row, label): why for label, each in turns.items() for row, why in each.failed.items()}
-    return Readings(cells, timing, exact, failed)
+    return Readings(cells, timing, failed)
 
 
 def _block(
@@ -176,11 +170,7 @@ def _block(
             gone = turns[label].block(parts, label, feed, slot_ns, int(rng.integers(2**31)))
             if gone:
                 at = sum(len(turns[each].files) for each in labels[: labels.index(label)])
-                lost = [at + i for i in sorted(gone, reverse=True)]
-                for number, earlier in enumerate(found):
-                    for column in lost:
-                        earlier = earlier.without(column)
-                    found[number] = earlier
+                found[:] = [earlier.without([at + i for i in gone]) for earlier in found]
                 turns[label].forget(gone)
                 break
         else:
@@ -220,4 +210,5 @@ class _Turns:
 def _beside(parts: Sequence[Timing]) -> Timing:
     """One block of all targets from one of each: it has drifted as much as the one that has most."""
     ns, taken, hit = (np.hstack([getattr(p, name) for p in parts]) for name in ("ns", "taken", "hit"))
-    return Timing(ns, np.max([p.drift for p in parts], axis=0), taken, hit)
+    exact = np.hstack([np.broadcast_to(p.exact, p.ns.shape[1]) for p in parts])
+    return Timing(ns, np.max([p.drift for p in parts], axis=0), taken, hit, exact=exact)

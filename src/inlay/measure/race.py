@@ -23,7 +23,7 @@ import numpy as np
 from inlay.measure import policy
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
-from inlay.measure.stats import speedup
+from inlay.measure.paired import Series, speedup
 from inlay.prepare.protocol import Protocol
 from inlay.targets.base import Artifact
 from inlay.trial import Interval
@@ -123,13 +123,13 @@ class Meter:
         blocks, begun = self.protocol.first_blocks, self._clock()
         while True:
             ns = self.measure(kind, artifacts, blocks)
-            base, best, new = (ns[:, at[a.digest]] for a in (baseline, incumbent, candidate))
-            versus = self._interval(best, new, self.protocol.level)
-            over_base = self._interval(base, new, policy.REPORTED_LEVEL)
+            models = [Series(each, exact=self._worker.deterministic) for each in ns.T]
+            base, best, new = (models[at[a.digest]] for a in (baseline, incumbent, candidate))
+            versus, over_base = speedup(best, new, self.protocol.level), speedup(base, new, policy.REPORTED_LEVEL)
             spent = self._clock() - begun  # the next look would take as long again
             late = spent > min(self.protocol.race_s - spent, self._left_s())
             if self._worker.deterministic or brief or late or self._decided(versus, len(ns)):
-                return Race(float(np.median(new)), over_base, versus, len(ns))
+                return Race(new.median_ns, over_base, versus, len(ns))
             blocks = min(2 * len(ns), self.protocol.most_blocks)
 
     def _decided(self, versus: Interval, blocks: int) -> bool:
@@ -142,12 +142,6 @@ class Meter:
             return True
         power = predictive_power(versus, protocol.level, blocks, protocol.most_blocks)
         return power < policy.MIN_PREDICTIVE_POWER
-
-    def _interval(self, base: np.ndarray, new: np.ndarray, level: float) -> Interval:
-        if self._worker.deterministic:
-            ratio = float(base[0] / new[0])
-            return Interval(ratio, ratio, ratio)
-        return speedup(base, new, level)
 
 
 def predictive_power(found: Interval, level: float, blocks: int, most: int) -> float:

@@ -6,7 +6,7 @@ from dataclasses import InitVar, dataclass
 from typing import Literal
 
 from inlay.errors import UsageError
-from inlay.measure.stats import MIN_PAIRS
+from inlay.measure.paired import MIN_PAIRS
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from inlay.errors import CompileFailed, ModelError, UsageError
 from inlay.files import scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
-from inlay.measure.stats import speedup
-from inlay.measure.timing import joined
+from inlay.measure.paired import Timing, joined, read_again, speedup
 from inlay.model.heard import counting
 from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec, is_estimate, unit_of
-from inlay.trial import LEVEL, Interval
+from inlay.trial import Interval
 
 _SLOT_NS = 4_000_000  # that each reading takes at least
 
@@ -86,36 +85,35 @@ def compare(
             with lab.start(spec, folder, usual_limit) as worker:
                 worker.must_time()
                 _loadable(worker, files, artifacts)
-                found = worker.time(artifacts, feed, blocks, _SLOT_NS, int(rng.integers(2**31)))
-                if found.preempted.any() and not worker.deterministic:
-                    more = int(found.preempted.sum())
-                    again = worker.time(artifacts, feed, more, _SLOT_NS, int(rng.integers(2**31)))
-                    found = joined([found, again]).least_preempted(blocks)
-                readings.append(found)
-                deterministic, facts = worker.deterministic, worker.fingerprint.facts
+                readings.append(_read(worker, artifacts, feed, blocks, rng))
+                facts = worker.fingerprint.facts
         changed = [changed_since(copy) for copy in copies]
-    timing = joined(readings)
-    ns, taken, first_ms = timing.ns, timing.taken, float(np.median(timing.own_ns[:, 0])) / 1e6
+    first, *_ = models = joined(readings).models
     rows = []
-    for i, file in enumerate(files):
-        gain = speedup(ns[:, 0], ns[:, i], LEVEL, taken[:, 0], taken[:, i])
-        if deterministic or i == 0:
-            ratio = float(ns[0, 0] / ns[0, i]) if deterministic else 1.0
-            gain = Interval(ratio, ratio, ratio)
-        own_ms = float(np.median(timing.own_ns[:, i])) / 1e6
-        latency_ms = first_ms / gain.value if gain.is_told else own_ms
+    for file, model, why in zip(files, models, changed, strict=True):
+        gain = speedup(first, model)
         rows.append(
             BenchRow(
                 path=file.path,
-                latency_ms=latency_ms,
+                latency_ms=first.median_ns / 1e6 / gain.value if gain.is_told else model.median_ns / 1e6,
                 speedup=gain,
-                blocks=len(ns),
+                blocks=len(model),
                 unit=unit_of(facts),
                 estimated=is_estimate(facts),
-                changed=changed[i],
+                changed=why,
             )
         )
     return rows
+
+
+def _read(worker: Worker, artifacts: Sequence[Artifact], feed: Path, blocks: int, rng: np.random.Generator) -> Timing:
+    parts: list[Timing] = []
+
+    def more(count: int) -> Timing:
+        parts.append(worker.time(artifacts, feed, count, _SLOT_NS, int(rng.integers(2**31))))
+        return joined(parts)
+
+    return read_again(more(blocks), blocks, more)
 
 
 def _loadable(worker: Worker, files: Sequence[ModelFile], artifacts: Sequence[Artifact]) -> None:

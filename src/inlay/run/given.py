@@ -15,6 +15,7 @@ from inlay.errors import JournalError, Late, NoDevice, TargetError, TimedOut, Us
 from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.client import Worker
 from inlay.measure.own_precision import BLOCKS, gain_in_float32
+from inlay.measure.paired import Series
 from inlay.measure.race import Meter
 from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Outputs
@@ -247,7 +248,7 @@ def _original(session: Session, given: Given, meter: Meter) -> Candidate:
             if session.plan.before_writing.left:
                 raise
             ns = session.journal.record_fact(BASELINE_NS, session.costs.inference_s * 1e9)  # there was time for one
-    outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), given.accuracy)
+    outcome = Measured(Latency(ns, Interval.exactly(1.0), 1), given.accuracy)
     trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
     return Candidate(given.file.digest, trial, lambda: given.file, source=given.file.path)
 
@@ -267,8 +268,8 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
     feed = inputs.workload.save(session.work / "latency")
     protocol = replace(inputs.config.protocol, first_blocks=1)
     evaluator, _ = evaluator_of(session, given, feed, protocol, lambda: 0.0)
-    entry = Entry(evaluator.incumbent, given.file, np.array([evaluator.incumbent.latency_ns]))
-    same = Interval(1.0, 1.0, 1.0)
+    entry = Entry(evaluator.incumbent, given.file, Series(np.array([evaluator.incumbent.latency_ns])))
+    same = Interval.exactly(1.0)
     best = replace(best_of(entry, entry, same, same, None), confirmed=False)
     note = f"the budget was spent before there was a candidate: {late}"
     undecided = "nothing in low precision was built before the time ended: give a longer --budget"

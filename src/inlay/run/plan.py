@@ -16,7 +16,7 @@ import numpy as np
 from inlay.deadline import Clock, Deadline
 from inlay.errors import TooShort
 from inlay.measure.costs import Costs
-from inlay.measure.stats import MIN_PAIRS
+from inlay.measure.paired import MIN_PAIRS
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.protocol import Protocol
 from inlay.trial import counted

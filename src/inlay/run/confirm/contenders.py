@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from inlay.measure.stats import speedup
+from inlay.measure.paired import Series, speedup
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import MOST_CONTENDERS
 from inlay.targets.base import Artifact
@@ -23,6 +23,9 @@ TIE = 0.005
 _HOPELESS = 0.9  # speed-up: a contender this slow in the first round is not measured in the second
 _MATTERS = 1.002  # speed-up: an open case whose estimate is below is not worth a second look
 
+UNREAD = Series(np.empty(0))
+"""No readings."""
+
 
 @dataclass(frozen=True, eq=False)
 class Entry:
@@ -31,21 +34,12 @@ class Entry:
     Attributes:
         candidate: as it was searched.
         file: the final form.
-        ns: its readings, shape (blocks,).
-        taken: share of each that other processes took, at most; a number for all.
-        by_feed: its readings on each feed of a workload, shape (blocks, feeds); None where there is one.
+        readings: in blocks with the others; none at first.
     """
 
     candidate: Candidate
     file: Artifact
-    ns: np.ndarray
-    taken: np.ndarray | float = 0.0
-    by_feed: np.ndarray | None = None
-
-    @property
-    def own_ns(self) -> np.ndarray:
-        """Its readings without what other processes took, shape (blocks,)."""
-        return np.asarray(self.ns * (1.0 - self.taken))
+    readings: Series = UNREAD
 
     @property
     def key(self) -> str:
@@ -61,20 +55,6 @@ class Entry:
     def is_anchor(self) -> bool:
         """Whether it is an anchor."""
         return self.candidate.trial.proposal.anchor
-
-    def with_readings(
-        self, ns: np.ndarray, taken: np.ndarray | float = 0.0, by_feed: np.ndarray | None = None
-    ) -> Entry:
-        """The same contender with other readings."""
-        return replace(self, ns=ns, taken=taken, by_feed=by_feed)
-
-    def behind(self, first: Entry) -> Entry:
-        """The same contender with the readings of an earlier look before its own."""
-        taken = [np.broadcast_to(e.taken, e.ns.shape) for e in (first, self)]
-        by_feed = None
-        if first.by_feed is not None and self.by_feed is not None:
-            by_feed = np.concatenate([first.by_feed, self.by_feed])
-        return self.with_readings(np.concatenate([first.ns, self.ns]), np.concatenate(taken), by_feed)
 
 
 def contenders_of(
@@ -142,31 +122,28 @@ def most_promising(entries: Sequence[Entry], promises: Mapping[str, float], tie:
     return [*sorted(tied, key=lambda e: -_sqnr_db(e.candidate)), *by_speed[len(tied) :]]
 
 
-def gain(base: Entry, other: Entry, deterministic: bool, level: float = LEVEL) -> Interval:
-    """Speed-up of ``other`` over ``base`` in the same blocks; without noise a ratio of two readings."""
-    if deterministic:
-        ratio = float(base.ns[0] / other.ns[0])
-        return Interval(ratio, ratio, ratio)
-    return speedup(base.ns, other.ns, level, base.taken, other.taken)
+def gain(base: Entry, other: Entry, level: float = LEVEL) -> Interval:
+    """Speed-up of ``other`` over ``base`` in the same blocks."""
+    return speedup(base.readings, other.readings, level)
 
 
-def promise(base: Entry, other: Entry, deterministic: bool) -> float:
+def promise(base: Entry, other: Entry) -> float:
     """Logarithm of the speed-up before the deciding blocks: from the fresh ones, and from the race of the search.
 
     A few fresh blocks alone tell gains of a few percent apart hardly better than chance. Those of the search belong to
     another process, so they count for at most twice the fresh ones.
     """
     outcome = other.candidate.trial.outcome
-    if not len(base.ns):  # there was no time for a first round
+    if not len(base.readings):  # there was no time for a first round
         return float(np.log(other.candidate.speedup))
-    fresh = gain(base, other, deterministic).value
-    if deterministic or not isinstance(outcome, Measured):
+    fresh = gain(base, other).value
+    if base.readings.exact or not isinstance(outcome, Measured):
         return float(np.log(fresh))
-    weights = [len(base.ns), min(outcome.latency.blocks, 2 * len(base.ns))]
+    weights = [len(base.readings), min(outcome.latency.blocks, 2 * len(base.readings))]
     return float(np.average(np.log([fresh, outcome.latency.speedup.value]), weights=weights))
 
 
-def champion_of(base: Entry, others: Sequence[Entry], deterministic: bool) -> Entry:
+def champion_of(base: Entry, others: Sequence[Entry]) -> Entry:
     """What is delivered: a gain over the given model, and over float, must be shown.
 
     Between what the search found and the best anchor the estimate decides. The former was chosen as the fastest of many
@@ -175,39 +152,34 @@ def champion_of(base: Entry, others: Sequence[Entry], deterministic: bool) -> En
     Args:
         base: the given model, with the deciding readings.
         others: the finalists: float, what the search found, the best anchor.
-        deterministic: readings have no noise.
     """
     champion = base
     for entry in others:
         plain = entry.is_float or entry.is_anchor
-        found = gain(champion, entry, deterministic, LEVEL if plain and champion is not base else LOOK_LEVEL)
+        found = gain(champion, entry, LEVEL if plain and champion is not base else LOOK_LEVEL)
         is_rival = entry.is_anchor and champion is not base and not champion.is_float
         if found.value > 1.0 if is_rival else found.shows_gain():
             champion = entry
     return champion
 
 
-def is_hopeless(base: Entry, other: Entry, deterministic: bool) -> bool:
+def is_hopeless(base: Entry, other: Entry) -> bool:
     """Whether a contender is so slow that it is not worth the deciding blocks."""
-    found = gain(base, other, deterministic).value if len(base.ns) else other.candidate.speedup
+    found = gain(base, other).value if len(base.readings) else other.candidate.speedup
     return found <= _HOPELESS
 
 
-def is_open(base_ns: np.ndarray, other_ns: np.ndarray) -> bool:
+def is_open(base: Series, other: Series) -> bool:
     """Whether readings leave open if the other model is faster, by an amount that matters."""
-    found = speedup(base_ns, other_ns, LOOK_LEVEL)
+    found = speedup(base, other, LOOK_LEVEL)
     return found.low <= 1.0 < found.high and found.value >= _MATTERS
 
 
-def open_cases(base_ns: np.ndarray, others_ns: Sequence[np.ndarray]) -> list[int]:
+def open_cases(base: Series, others: Sequence[Series]) -> list[int]:
     """Which of the others are open, and not clearly slower than the fastest: what cannot win needs no second look."""
-    if not len(others_ns):
-        return []
-    leader = others_ns[int(np.argmax([speedup(base_ns, ns).value for ns in others_ns]))]
+    leader = max(others, key=lambda model: speedup(base, model).value, default=base)
     return [
-        i
-        for i, ns in enumerate(others_ns)
-        if is_open(base_ns, ns) and (ns is leader or speedup(leader, ns, LOOK_LEVEL).high >= 1.0)
+        i for i, model in enumerate(others) if is_open(base, model) and speedup(leader, model, LOOK_LEVEL).high >= 1.0
     ]
 
 

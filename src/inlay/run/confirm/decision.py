@@ -146,25 +146,25 @@ class Confirmation:
         timed = (self.limit, self.feed, self.config, self.folder, self.rng, readings, equal)
         fresh = FreshReadings(self.start, *timed)
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
-        contenders = [Entry(c, self._final(c), np.empty(0)) for c in counting(chosen, "write contender")]
+        contenders = [Entry(c, self._final(c)) for c in counting(chosen, "write contender")]
         try:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:
             return self._unconfirmed(contenders, fresh.given_up, verifier, effort, str(error))
-        deterministic, full = self.worker.deterministic, efforts(self.config, self.costs().inference_s)[0]
-        if not deterministic:
-            effort = effort.done(fresh.counts[0], len(base.ns))
-        if others and too_few(base, deterministic):
-            blocks = f"{len(base.ns)} of {full.second * full.blocks} deciding blocks are too few"
-            return self._unconfirmed(contenders, fresh.given_up, verifier, effort, blocks)
-        champion = champion_of(base, others, deterministic)
-        gained = Interval(1.0, 1.0, 1.0) if champion is base else self._gain(base, champion, reported)
+        full, blocks = efforts(self.config, self.costs().inference_s)[0], len(base.readings)
+        if not base.readings.exact:
+            effort = effort.done(fresh.counts[0], blocks)
+        if others and too_few(base):
+            why = f"{blocks} of {full.second * full.blocks} deciding blocks are too few"
+            return self._unconfirmed(contenders, fresh.given_up, verifier, effort, why)
+        champion = champion_of(base, others)
+        gained = gain(base, champion, reported)
         reference = next((e for e in others if e.is_float), None)
         best = best_of(
             base,
             champion,
             gained,
-            self._gain(reference, champion, reported) if reference else over_float(gained, self.judged),
+            gain(reference, champion, reported) if reference else over_float(gained, self.judged),
             verifier.accuracy(champion),
             by_shape(base, champion, self.workload),
         )
@@ -179,13 +179,13 @@ class Confirmation:
             troubles.append(WAS_BUSY)
         confirmed = self._confirmed(best, base, champion, verifier, effort, troubles)
         finalists = {e.key: e.file for e in (champion, base, *others)}
-        anchors = [self._gain(base, e).value for e in others if e.is_anchor]
-        measured = {**measured, **told(base, others, deterministic, reported)}
+        anchors = [gain(base, e).value for e in others if e.is_anchor]
+        measured = {**measured, **told(base, others, reported)}
         undecided = ""
         if not champion.candidate.placement:
             lost = fresh.given_up, verifier.rejected, bound.min_sqnr_db, least_db
-            found = contradicted(self.judged, measured, *lost) | left_open(base, others, deterministic)
-            undecided = self._open(found, len(base.ns), effort, len(contenders))
+            found = contradicted(self.judged, measured, *lost) | left_open(base, others)
+            undecided = self._open(found, blocks, effort, len(contenders))
         if undecided and champion is base:
             confirmed = replace(confirmed, best=replace(best, confirmed=False))
         return replace(
@@ -205,7 +205,7 @@ class Confirmation:
     ) -> Confirmed:
         return Confirmed(
             best=best,
-            baseline_ms=float(np.median(base.own_ns)) / 1e6,
+            baseline_ms=base.readings.median_ns / 1e6,
             file=champion.file.path,
             placement=Placement() if best.is_float else champion.candidate.placement,
             rejected=verifier.rejected,
@@ -250,7 +250,7 @@ class Confirmation:
 
     @property
     def _given(self) -> Entry:
-        return Entry(self.judged[0], self.baseline, np.empty(0))
+        return Entry(self.judged[0], self.baseline)
 
     def _two_rounds(
         self, contenders: Sequence[Entry], fresh: FreshReadings, verifier: Verifier, effort: Effort
@@ -264,7 +264,7 @@ class Confirmation:
         """
         deciding = effort.second * effort.finalists(len(contenders))
         base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks, deciding)
-        first = told(base, entries, self.worker.deterministic, LEVEL)
+        first = told(base, entries, LEVEL)
         while True:
             until = self.plan.weighing(self.costs(), effort, len(contenders))
             finalists = self._finalists(base, entries, fresh.given_up, verifier, until)
@@ -281,12 +281,13 @@ class Confirmation:
         until: Deadline,
     ) -> list[Entry]:
         """Float, the most promising contender for which the bound is shown or nearest to it, and the best anchor."""
-        deterministic = self.worker.deterministic
         entries = [e for e in contenders if e.key not in given_up]
-        promises = {e.key: promise(base, e, deterministic) for e in entries}
-        quantized = most_promising([e for e in entries if not e.is_float], promises, 0.0 if deterministic else TIE)
+        promises = {e.key: promise(base, e) for e in entries}
+        quantized = most_promising(
+            [e for e in entries if not e.is_float], promises, 0.0 if self.worker.deterministic else TIE
+        )
         floats = [e for e in entries if e.is_float and verifier.keeps(e)]
-        able = [e for e in quantized if not is_hopeless(base, e, deterministic)]
+        able = [e for e in quantized if not is_hopeless(base, e)]
         chosen = next((e for e in able if verifier.keeps(e)), None)
         if chosen is not None:
             least = math.log(least_of_sturdy(math.exp(promises[chosen.key])))
@@ -323,7 +324,7 @@ class Confirmation:
                 if candidate is None:
                     break
                 left_out.add(candidate.key)
-                entry = Entry(candidate, self._final(candidate), np.empty(0))
+                entry = Entry(candidate, self._final(candidate))
                 if verifier.keeps(entry):
                     yield entry
 
@@ -356,7 +357,7 @@ class Confirmation:
             candidate = fastest_of(self.judged, math.inf if least is None else least, left_out)
             if candidate is None:
                 break
-            entry = Entry(candidate, self._final(candidate), np.empty(0))
+            entry = Entry(candidate, self._final(candidate))
             if verifier.keeps(entry):
                 return entry
             left_out.add(candidate.key)
@@ -367,18 +368,16 @@ class Confirmation:
     ) -> tuple[list[Entry], float]:
         """The finalists that did not fail, with new readings only, and the level of the intervals to report."""
         found = fresh.of(finalists, effort.second, effort.blocks)
-        if self.worker.deterministic or not open_cases(found[0].own_ns, [e.own_ns for e in found[1:]]):
+        base, *others = (e.readings for e in found)
+        if base.exact or not open_cases(base, others):
             return found, LEVEL
         later = self.plan.later_look(self.costs(), len(found), effort)
         if not later:
             return found, LEVEL
         again = fresh.of(found, later, effort.blocks)
-        first = {e.key: e for e in found}
-        found = [e.behind(first[e.key]) for e in again]
+        first = {e.key: e.readings for e in found}
+        found = [replace(e, readings=e.readings.behind(first[e.key])) for e in again]
         return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
-
-    def _gain(self, base: Entry, other: Entry, level: float = LEVEL) -> Interval:
-        return gain(base, other, self.worker.deterministic, level)
 
     def _final(self, candidate: Candidate) -> Artifact:
         if candidate.source is not None or candidate.placement is None:

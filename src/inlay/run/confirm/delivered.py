@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from inlay.calibrate.policy import STRESS_ALLOWANCE_DB
 from inlay.data import Workload
+from inlay.measure.paired import speedup
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
 from inlay.run.confirm.contenders import Entry
@@ -159,13 +159,13 @@ def latency_ms(baseline_ns: float, gained: Interval) -> float:
 
 def by_shape(base: Entry, champion: Entry, workload: Workload) -> tuple[ShapeFigures, ...]:
     """The figures of what is delivered on each feed of a workload; none where there is one, or no readings of each."""
-    if base.by_feed is None or champion.by_feed is None:
+    before, after = base.readings.on_each_feed(), champion.readings.on_each_feed()
+    if not (before and after):
         return ()
-    ratios = np.exp(np.median(np.log(base.by_feed / champion.by_feed), axis=0))
-    before = np.median(base.by_feed, axis=0) / 1e6
+    figures = [(was.median_ns / 1e6, speedup(was, now).value) for was, now in zip(before, after, strict=True)]
     return tuple(
-        ShapeFigures({n: list(s) for n, s in shapes}, weight, float(was), float(was / ratio), float(ratio))
-        for shapes, weight, was, ratio in zip(workload.shapes, workload.weights, before, ratios, strict=True)
+        ShapeFigures({n: list(s) for n, s in shapes}, weight, was, was / ratio, ratio)
+        for shapes, weight, (was, ratio) in zip(workload.shapes, workload.weights, figures, strict=True)
     )
 
 
@@ -185,7 +185,7 @@ def best_of(
     return Best(
         origin=champion.candidate.trial.proposal.origin,
         placement_digest=champion.candidate.trial.proposal.placement.digest,
-        latency_ms=latency_ms(float(np.median(base.own_ns)), over_given),
+        latency_ms=latency_ms(base.readings.median_ns, over_given),
         speedup=over_given,
         over_float=over_float,
         selection=outcome.accuracy,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from inlay.measure.journal import Fact, Journal
+from inlay.measure.paired import Series
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed, best_of
@@ -84,12 +85,12 @@ def _kept(winner: Winner, later: Confirmed, confirmation: Confirmation) -> Confi
         return later
     own = known.folder / f"earlier-{winner.key}"
     own.mkdir(exist_ok=True)
-    entry = Entry(candidate, known.candidates.deliver(candidate.placement, own / "model.onnx"), np.empty(0))
+    entry = Entry(candidate, known.candidates.deliver(candidate.placement, own / "model.onnx"))
     limits = known.config.bound, plan.deadline, known.varied, known.weigh
     verifier = Verifier(known.worker, known.judged[0], known.unseen, *limits)
     if not verifier.keeps(entry):
         return later
-    base = Entry(known.judged[0], known.baseline, np.array([winner.baseline_ns]))
+    base = Entry(known.judged[0], known.baseline, Series(np.array([winner.baseline_ns])))
     best = best_of(base, entry, winner.speedup, winner.over_float, verifier.accuracy(entry))
     unsure = [t for t in later.troubles if t.startswith(_UNCONFIRMED)]
     why = later.undecided or "; ".join(t.removeprefix(_UNCONFIRMED).partition(";")[0] for t in unsure)

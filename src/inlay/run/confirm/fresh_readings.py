@@ -20,12 +20,11 @@ from inlay.deadline import Deadline
 from inlay.errors import InlayError, Late, TargetError
 from inlay.measure.client import Limit
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
-from inlay.measure.stats import MIN_PAIRS, speedup
-from inlay.measure.timing import Timing, joined
+from inlay.measure.paired import MIN_PAIRS, Timing, joined, read_again, speedup
 from inlay.model.heard import doing
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
-from inlay.trial import LEVEL, counted, shown_ratio
+from inlay.trial import counted, shown_ratio
 
 _RESERVE = 4.0
 """Times the seconds of one process that must be left for its preempted blocks to be measured again."""
@@ -35,11 +34,10 @@ _BUSY = 0.2
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """What one process measured, on which of the devices, and whether it measures the same each time."""
+    """What one process measured, and on which of the devices."""
 
     timing: Timing
     place: int
-    deterministic: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,21 +111,20 @@ class FreshReadings:
                     blamed = next((i for i, e in enumerate(kept) if i and e.file.digest == error.culprit), None)
                     if blamed is not None:
                         self.given_up[kept.pop(blamed).key] = str(error)
-                        readings = [replace(r, timing=r.timing.without(blamed)) for r in readings]
+                        readings = [replace(r, timing=r.timing.without([blamed])) for r in readings]
                         continue
                     if sum(len(r.timing.ns) for r in readings) >= enough:
                         break
                     raise
                 readings += found
                 took_s = self.deadline.clock() - begun
-                if found[0].deterministic:
+                if found[0].timing.is_exact:
                     break
         self.preempted.extend(bool(p) for r in readings for p in r.timing.preempted)
         self.counts.append(len(readings))
         self._compare_places(kept, readings)
         whole = joined([r.timing for r in readings])
-        each = [None if whole.by_feed is None else whole.by_feed[:, i] for i in range(len(kept))]
-        return [e.with_readings(whole.ns[:, i], whole.taken[:, i], each[i]) for i, e in enumerate(kept)]
+        return [replace(e, readings=model) for e, model in zip(kept, whole.models, strict=True)]
 
     def _at_once(
         self, entries: Sequence[Entry], blocks: int, places: dict[int, StartWorker], most: int, later: int
@@ -171,7 +168,7 @@ class FreshReadings:
             of_place.setdefault(reading.place, []).append(reading.timing)
         each = [joined(timings) for timings in of_place.values()]
         for i, entry in enumerate(entries):
-            gains = [speedup(t.ns[:, 0], t.ns[:, i], LEVEL, t.taken[:, 0], t.taken[:, i]) for t in each if i]
+            gains = [speedup(t.models[0], t.models[i]) for t in each if i]
             if gains and max(g.low for g in gains) > min(g.high for g in gains):
                 self.disagreed[entry.key] = ", ".join(map(shown_ratio, gains))
 
@@ -211,11 +208,14 @@ class FreshReadings:
                 self._builds_s[:] = fresh.took["load"]
             took_s = self.deadline.clock() - begun
             reserve_s = max(_RESERVE, _with(later, entries)) * took_s
-            if found.preempted.any() and not fresh.deterministic and self.deadline.fits(reserve_s):
-                with contextlib.suppress(TargetError):  # the first blocks count all the same
-                    more = fresh.time(files, self.feed, int(found.preempted.sum()), slot_ns, seed + 1, left_s)
-                    found = joined([found, more]).least_preempted(blocks)
-            return _Reading(found, place, fresh.deterministic)
+
+            def again(count: int) -> Timing:
+                if self.deadline.fits(reserve_s):
+                    with contextlib.suppress(TargetError):  # the first blocks count all the same
+                        return joined([found, fresh.time(files, self.feed, count, slot_ns, seed + 1, left_s)])
+                return found
+
+            return _Reading(read_again(found, blocks, again), place)
 
 
 def _with(later: int, entries: Sequence[Entry]) -> float:

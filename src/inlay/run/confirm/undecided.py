@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from inlay.measure.stats import MIN_PAIRS
+from inlay.measure.paired import MIN_PAIRS, Series
 from inlay.run.confirm.contenders import LOOK_LEVEL, Entry, gain
 from inlay.run.confirm.delivered import ratio_of
 from inlay.run.confirm.verification import Rejected, least_db
@@ -24,24 +25,23 @@ _NAMED = 3
 """Models that are named for being open."""
 
 
-def too_few(base: Entry, deterministic: bool) -> bool:
+def too_few(base: Entry) -> bool:
     """Whether there are no intervals at all, so that the readings of the search say more."""
-    return not deterministic and len(base.ns) < MIN_PAIRS
+    return not base.readings.exact and len(base.readings) < MIN_PAIRS
 
 
-def left_open(base: Entry, finalists: Iterable[Entry], deterministic: bool) -> dict[str, Interval]:
+def left_open(base: Entry, finalists: Iterable[Entry]) -> dict[str, Interval]:
     """Finalists in low precision that may be notably faster than the given model, though no gain was shown, by origin.
 
     Args:
         base: the given model, with the deciding readings.
         finalists: measured in the same blocks.
-        deterministic: readings have no noise: nothing is open.
     """
     found: dict[str, Interval] = {}
     for entry in finalists:
-        if deterministic or entry.is_float:
+        if base.readings.exact or entry.is_float:
             continue
-        ratio = gain(base, entry, deterministic, LOOK_LEVEL)
+        ratio = gain(base, entry, LOOK_LEVEL)
         if ratio.low <= 1.0 and ratio.high >= NOTABLE:
             found[_origin(entry.candidate)] = ratio
     return found
@@ -79,9 +79,10 @@ def contradicted(
     }
 
 
-def told(base: Entry, others: Iterable[Entry], deterministic: bool, level: float) -> dict[str, Interval]:
+def told(base: Entry, others: Iterable[Entry], level: float) -> dict[str, Interval]:
     """Speed-ups of models in fresh processes by key, as far as there are readings enough for intervals."""
-    found = {e.key: gain(base, e, deterministic, level) for e in others if len(e.ns) and len(e.ns) == len(base.ns)}
+    blocks = len(base.readings)
+    found = {e.key: gain(base, e, level) for e in others if blocks and len(e.readings) == blocks}
     return {key: ratio for key, ratio in found.items() if ratio.is_told}
 
 
@@ -104,7 +105,7 @@ def by_search(
     champion = prefer(ranked)
     gained = latency[champion.key].speedup
     over_float = next((ratio_of(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
-    base, champion = (e.with_readings(np.array([latency[e.key].ns])) for e in (given, champion))
+    base, champion = (replace(e, readings=Series(np.array([latency[e.key].ns]))) for e in (given, champion))
     return base, champion, gained, over_float
 
 

@@ -22,7 +22,7 @@ from inlay.calibrate.scorer import TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, observe, sharing_of
 from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError
-from inlay.measure.stats import speedup
+from inlay.measure.paired import speedup
 from inlay.model.heard import doing
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge
@@ -33,7 +33,7 @@ from inlay.run.instant.proposal import Choice, Instant
 from inlay.search import policy
 from inlay.search.cost_table import CostTable
 from inlay.targets.base import Artifact, KernelTime, is_estimate
-from inlay.trial import LEVEL, Accuracy, Interval, shown_ratio
+from inlay.trial import Accuracy, Interval, shown_ratio
 from inlay.types import Placement
 
 INSTANT_S = 8.8
@@ -347,7 +347,7 @@ class _Race:
                     self._worker.load(artifact)  # outside of the time for readings
                     until = replace(self._deadline, at=self._deadline.clock() + _GLANCE_S)
                     timing = self._worker.time([artifact], feed, _GLANCES, _SLOT_NS, seed, lambda: until.left)
-                    self._glances[artifact.digest] = float(np.median(timing.own_ns))
+                    self._glances[artifact.digest] = timing.models[0].median_ns
         return self._glances[artifact.digest]
 
     def _fastest(self, in_float: _Built, kept: Sequence[_Built]) -> tuple[_Built, ByCosts]:
@@ -385,14 +385,8 @@ class _Race:
             )
         except TargetError:
             return [], []
-
-        def over(first: int) -> list[Interval]:
-            ns, taken = timing.ns, timing.taken
-            return [
-                speedup(ns[:, first], ns[:, i], LEVEL, taken[:, first], taken[:, i]) for i in range(1, len(artifacts))
-            ]
-
-        return over(0), over(1)
+        given, *others = timing.models
+        return [speedup(given, model) for model in others], [speedup(others[0], model) for model in others]
 
     def _race_s(self, slowest: _Built, models: int) -> float:
         """Seconds that a comparison of so many models has at least."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import wilcoxon
 
-from inlay.measure.stats import MIN_PAIRS, hodges_lehmann, speedup
+from inlay.measure.paired import MIN_PAIRS, Series, hodges_lehmann, speedup
 
 numbers = arrays(np.float64, st.integers(1, 25), elements=st.floats(-100, 100))
 
@@ -75,14 +75,14 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(n: int, draw: str) ->
 
 def test_speedup_of_known_ratios() -> None:
     base = np.array([100.0, 110.0, 90.0, 105.0, 95.0, 100.0, 102.0])
-    found = speedup(base, base / 2.0)
+    found = speedup(Series(base), Series(base / 2.0))
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
     assert found.shows_gain()
     assert not found.excludes_gain()
-    slower = speedup(base, base * 1.25)
+    slower = speedup(Series(base), Series(base * 1.25))
     assert slower.value == pytest.approx(0.8)
     assert slower.excludes_gain()
-    few = speedup(base[:3], base[:3] / 2.0)
+    few = speedup(Series(base[:3]), Series(base[:3] / 2.0))
     assert (few.low, few.high) == (0.0, np.inf)
     assert not few.shows_gain(), "three pairs show nothing"
 

@@ -1,0 +1,245 @@
+"""Readings of models in interleaved blocks, and the ratios of their speeds, with intervals.
+
+Models that share a block are compared in it: what slowed the machine down slowed all of them. A ratio is the
+Hodges-Lehmann estimate of the log-ratios of all blocks, with the Wilcoxon signed-rank interval, which assumes no
+distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from inlay.measure import policy
+from inlay.trial import LEVEL, Interval
+
+MIN_PAIRS = 6
+"""Below six pairs no 95 % signed-rank interval exists: 2 / 2^5 > 0.05."""
+
+_MAX_EXACT_PAIRS = 50  # up to which the exact null distribution is used; the normal approximation is good beyond
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The readings of one model, in blocks that it shares with others.
+
+    Attributes:
+        ns: nanoseconds per inference, less what other processes took for certain, shape (blocks,).
+        taken: share of each that other processes may have taken besides, at most; same shape, or one for all.
+        by_feed: the readings on each feed of a workload, shape (blocks, feeds); None where there is one.
+        exact: they have no noise: one tells all.
+    """
+
+    ns: np.ndarray
+    taken: np.ndarray | float = 0.0
+    by_feed: np.ndarray | None = None
+    exact: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ns)
+
+    @property
+    def median_ns(self) -> float:
+        """Median of the readings without what other processes took."""
+        return float(np.median(self.ns * (1.0 - self.taken)))
+
+    def behind(self, first: Series) -> Series:
+        """The same model with the readings of an earlier look before these."""
+        taken = np.concatenate([np.broadcast_to(s.taken, s.ns.shape) for s in (first, self)])
+        by_feed = None
+        if first.by_feed is not None and self.by_feed is not None:
+            by_feed = np.concatenate([first.by_feed, self.by_feed])
+        return Series(np.concatenate([first.ns, self.ns]), taken, by_feed, self.exact)
+
+    def on_each_feed(self) -> list[Series]:
+        """The readings on each feed of a workload; empty where there is one. What others took of each is not known."""
+        return [] if self.by_feed is None else [Series(ns, exact=self.exact) for ns in self.by_feed.T]
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Readings of several models in interleaved blocks, and how quiet the machine was in each.
+
+    Attributes:
+        ns: nanoseconds per inference, less what other processes took for certain, shape (blocks, models).
+        drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
+        taken: share of each reading that other processes may have taken besides, at most, shape (blocks, models).
+        hit: share of each reading on the clock that they took, at most, shape (blocks, models).
+        by_feed: nanoseconds per inference on each feed of a workload, shape (blocks, models, feeds); none for one.
+        exact: whether readings have no noise, of all models or each, shape (models,).
+    """
+
+    ns: np.ndarray
+    drift: np.ndarray
+    taken: np.ndarray
+    hit: np.ndarray
+    by_feed: np.ndarray | None = None
+    exact: np.ndarray | bool = False
+
+    @classmethod
+    def of(cls, blocks: Sequence[Mapping[str, Any]], exact: bool = False) -> Timing:
+        """From the fields of each :class:`~inlay.measure.blocks.Block`."""
+        names = ("ns", "drift", "taken", "hit", "by_feed")
+        ns, drift, taken, hit, by_feed = (np.array([b[name] for b in blocks], float) for name in names)
+        return cls(ns, drift, taken, hit, by_feed if by_feed.size else None, exact)
+
+    @cached_property
+    def models(self) -> tuple[Series, ...]:
+        """The readings of each model."""
+        feeds = [None] * self.ns.shape[1] if self.by_feed is None else [*np.moveaxis(self.by_feed, 1, 0)]
+        return tuple(map(Series, self.ns.T, self.taken.T, feeds, np.broadcast_to(self.exact, len(feeds)).tolist()))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether one block tells all of all models."""
+        return bool(np.all(self.exact))
+
+    @property
+    def own_ns(self) -> np.ndarray:
+        """Nanoseconds per inference without what other processes took, shape (blocks, models)."""
+        return np.asarray(self.ns * (1.0 - self.taken))
+
+    @property
+    def preempted(self) -> np.ndarray:
+        """In which blocks other processes took more of a reading with noise than may be, shape (blocks,)."""
+        return np.asarray(np.where(self.exact, 0.0, self.hit).max(axis=1) > policy.MAX_PREEMPTED)
+
+    @property
+    def is_quiet(self) -> np.ndarray:
+        """Which blocks neither drifted nor were preempted: all models of a block count, or none, shape (blocks,)."""
+        return np.asarray((self.drift <= policy.MAX_DRIFT) & ~self.preempted)
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the blocks in which other processes took a part of a reading."""
+        return float(np.mean(self.preempted))
+
+    def only(self, models: ArrayLike) -> Timing:
+        """These models, in this order."""
+        at = np.asarray(models, int)
+        ns, taken, hit = (each[:, at] for each in (self.ns, self.taken, self.hit))
+        by_feed = None if self.by_feed is None else self.by_feed[:, at]
+        return Timing(ns, self.drift, taken, hit, by_feed, np.broadcast_to(self.exact, self.ns.shape[1])[at])
+
+    def without(self, models: Collection[int]) -> Timing:
+        """The same without some of the models."""
+        return self.only([i for i in range(self.ns.shape[1]) if i not in models])
+
+    def least_preempted(self, blocks: int) -> Timing:
+        """So many blocks, of which other processes took the least, whatever the readings say."""
+        hit = np.maximum(self.hit.max(axis=1), policy.MAX_PREEMPTED)  # what may be is no reason to choose
+        kept = np.sort(np.argsort(hit, kind="stable")[:blocks])
+        by_feed = None if self.by_feed is None else self.by_feed[kept]
+        return Timing(self.ns[kept], self.drift[kept], self.taken[kept], self.hit[kept], by_feed, self.exact)
+
+
+def joined(parts: Sequence[Timing]) -> Timing:
+    """The blocks of all parts, in turn, of the same models."""
+    ns, drift, taken, hit = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("ns", "drift", "taken", "hit")
+    )
+    by_feed = [p.by_feed for p in parts if p.by_feed is not None]
+    whole = np.concatenate(by_feed) if len(by_feed) == len(parts) else None
+    return Timing(ns, drift, taken, hit, whole, parts[0].exact)
+
+
+def read_again(found: Timing, blocks: int, again: Callable[[int], Timing]) -> Timing:
+    """The blocks ``found``, where preempted ones are read once more: they count only where too few others remain.
+
+    Args:
+        found: the first ones.
+        blocks: how many are wanted.
+        again: reads so many more, or fewer where the time ends, and returns all.
+    """
+    disturbed = int(found.preempted.sum())
+    return again(disturbed).least_preempted(blocks) if disturbed else found
+
+
+def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
+    """Pseudo-median of paired differences, with its signed-rank confidence interval.
+
+    The estimate is the median of all Walsh averages ``(d_i + d_j) / 2``, i <= j; the interval runs between the k-th
+    smallest and the k-th largest of them, k from the null distribution of the signed-rank statistic (Hollander, Wolfe
+    and Chicken, *Nonparametric Statistical Methods*, 3.3). Fewer than six differences give an unbounded interval. Ranks
+    of six to nine cannot say more than 0.97 to 0.996, however clear the case is: beyond, the interval is Student's,
+    around the mean, and reaches as far as the smallest and largest Walsh average at least.
+
+    Args:
+        differences: shape (n,), finite.
+        level: confidence level.
+    """
+    d = np.asarray(differences, np.float64)
+    if d.size == 0:
+        return Interval(0.0, -np.inf, np.inf)
+    i, j = np.triu_indices(d.size)
+    walsh = np.sort((d[i] + d[j]) / 2.0)
+    estimate = float(np.median(walsh))
+    if d.size < MIN_PAIRS:
+        return Interval(estimate, -np.inf, np.inf)
+    k = _rank(d.size, level)
+    if k == 0:
+        reach = _student(d.size, level) * float(d.std(ddof=1)) / np.sqrt(d.size)
+        mean = float(d.mean())
+        return Interval(estimate, min(mean - reach, float(walsh[0])), max(mean + reach, float(walsh[-1])))
+    return Interval(estimate, float(walsh[k - 1]), float(walsh[-k]))
+
+
+def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
+    """How many times as fast ``other`` is: the exponential of the Hodges-Lehmann estimate of their log-ratios.
+
+    Where other processes took up to a share ``p`` of a reading, the model itself took between ``(1 - p) ns`` and
+    ``ns``, so each undisturbed log-ratio lies between ``log((1 - p_b) ns_b / ns_o)`` and ``log(ns_b / ((1 - p_o)
+    ns_o))``. Walsh averages, and with them the ends of the interval, never fall when a log-ratio rises. Hence the
+    interval of the undisturbed readings lies within the lower end of that of all smallest ratios and the upper end of
+    that of all largest ones, which is what is returned: it covers the truth at least as often, however preemption is
+    spread over models and blocks. The estimate is that of the readings without what was taken.
+
+    The interval is (0, inf) where there are too few readings for the level. Readings without noise have the ratio of
+    one pair, and a model has that of 1 to itself.
+
+    Args:
+        base: of the model to compare with.
+        other: of the other one, in the same blocks.
+        level: confidence level.
+    """
+    if base is other:
+        return Interval.exactly(1.0)
+    if base.exact and other.exact:
+        return Interval.exactly(float(base.ns[0] / other.ns[0]))
+    ratios = np.log(np.asarray(base.ns, float) / np.asarray(other.ns, float))
+    less, more = np.log1p(-np.asarray(base.taken)), -np.log1p(-np.asarray(other.taken))
+    low, high = (hodges_lehmann(ratios + d, level) for d in (less, more))
+    value = hodges_lehmann(ratios + less + more, level).value
+    return Interval(*(float(np.exp(x)) for x in (value, low.low, high.high)))
+
+
+@lru_cache(maxsize=64)
+def _student(n: int, level: float) -> float:
+    """Standard errors of the mean of ``n`` normal values that its interval reaches to each side."""
+    from scipy.special import stdtrit  # takes a while to load, and few runs get here
+
+    return float(stdtrit(n - 1, (1.0 + level) / 2.0))
+
+
+@lru_cache(maxsize=256)
+def _rank(n: int, level: float) -> int:
+    """Rank of the Walsh average at which the interval begins: the largest k with P(T+ <= k - 1) <= (1 - level) / 2.
+
+    It counts from 1; 0 where ``n`` pairs are too few for an interval of this level.
+    """
+    tail = (1.0 - level) / 2.0
+    if n > _MAX_EXACT_PAIRS:
+        mean, sd = n * (n + 1) / 4.0, np.sqrt(n * (n + 1) * (2 * n + 1) / 24.0)
+        return max(0, int(np.floor(mean + 0.5 + NormalDist().inv_cdf(tail) * sd)))
+    counts = np.zeros(n * (n + 1) // 2 + 1)
+    counts[0] = 1.0
+    for rank in range(1, n + 1):
+        counts[rank:] += counts[:-rank].copy()
+    below = np.cumsum(counts) / 2.0**n
+    return int(np.searchsorted(below, tail, side="right"))
