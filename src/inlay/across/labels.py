@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from inlay.errors import InlayError, UsageError
-from inlay.targets.base import OptionValue, OwnPrecision, TargetSpec
+from inlay.targets.base import OptionValue, OwnPrecision, TargetSpec, lacks_of
 from inlay.targets.registry import available, create, describe, options_of
 
 AUTO = "auto"
@@ -71,7 +71,7 @@ def measurable(given: Sequence[str], threads: int) -> tuple[dict[str, TargetSpec
             if target.deterministic:
                 continue
             target.fingerprint()
-            if "latency" in getattr(target, "lacks", ()):
+            if "latency" in lacks_of(target):
                 continue
             specs[name] = spec
             own = OwnPrecision.of(target)

@@ -10,7 +10,15 @@ from inlay.data import as_text
 from inlay.errors import BadReading, RunFailed
 from inlay.measure import policy
 from inlay.measure.preemption import Preempted, moment, preempted
-from inlay.targets.base import Executable, Feed, KernelTime, Simulated
+from inlay.targets.base import (
+    Executable,
+    Feed,
+    KernelTime,
+    ProfilesAsBuilt,
+    Simulated,
+    TimedElsewhere,
+    WarmsUp,
+)
 
 
 class Checked:
@@ -31,11 +39,11 @@ class Checked:
 
     def __init__(self, executable: Executable, announce: Callable[[], None], estimated: bool = False) -> None:
         self._executable, self._announce = executable, announce
-        elsewhere = getattr(executable, "measured_elsewhere", False) is True
+        elsewhere = isinstance(executable, TimedElsewhere) and executable.measured_elsewhere
         self.is_of_this_process = not (estimated or elsewhere or isinstance(executable, Simulated))
         self.preempted = Preempted()
-        self.warms_up = getattr(executable, "warms_up", False) is True
-        self.is_profiled = getattr(executable, "is_profiled", False) is True
+        self.warms_up = isinstance(executable, WarmsUp) and executable.warms_up
+        self.is_profiled = isinstance(executable, ProfilesAsBuilt) and executable.is_profiled
         self.one_by_one = self.is_of_this_process and not self.warms_up
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:

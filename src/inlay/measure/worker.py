@@ -25,7 +25,7 @@ from inlay.measure.checked import Checked
 from inlay.measure.memory import Growth
 from inlay.model.child import serve
 from inlay.model.late_imports import defer_imports
-from inlay.targets.base import Artifact, Feed, KernelTime, Target, TargetSpec
+from inlay.targets.base import Artifact, Feed, Identifies, KernelTime, Target, TargetSpec, lacks_of
 from inlay.targets.machine import refuse_idle_threads
 from inlay.targets.registry import create
 
@@ -76,7 +76,7 @@ class Service:
             "target": found.target,
             "facts": dict(found.facts),
             "deterministic": self._target.deterministic,
-            "lacks": sorted(getattr(self._target, "lacks", ())),
+            "lacks": sorted(lacks_of(self._target)),
         }
 
     def on_load(self, key: str, path: str, digest: str, identify: bool = False) -> dict[str, Any]:
@@ -85,9 +85,11 @@ class Service:
         graph = ""
         if key not in self._resident:
             artifact = Artifact(Path(path), digest)
-            identified = getattr(self._target, "compile_identified", None) if identify else None
             self._announce(key)
-            executable, graph = (self._target.compile(artifact), "") if identified is None else identified(artifact)
+            if identify and isinstance(self._target, Identifies):
+                executable, graph = self._target.compile_identified(artifact)
+            else:
+                executable = self._target.compile(artifact)
             self._resident[key] = Checked(executable, partial(self._announce, key), self._target.deterministic)
         return {"graph": graph}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from inlay.errors import DataError
 from inlay.files import cache_folder, read_json, write_text
 from inlay.search.cost_table import CostTable
-from inlay.targets.base import Fingerprint, Target
+from inlay.targets.base import Calibrates, Fingerprint, ShipsCosts, Target
 from inlay.version import __version__
 
 VERSION = 1
@@ -60,8 +60,8 @@ def write_costs(fingerprint: Fingerprint, table: CostTable, folder: Path | None 
 def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = None, own: bool = True) -> MachineCosts:
     """The table of this processor: measured here, or the one that ships for processors with the same instructions.
 
-    A target may have a method ``shipped_costs()``: the path of such a table, or None. It is of the machine where the
-    command runs, so that it counts for no device of another. Without ``own`` what was measured here does not count.
+    What ships is of the machine where the command runs, so that it counts for no device of another. Without ``own``
+    what was measured here does not count.
     """
     path, warning = path_of(fingerprint, folder), ""
     if own and path.exists():
@@ -72,7 +72,7 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
             return MachineCosts(table, f"measured on this processor ({path})", own=True)
         except (OSError, DataError, ValueError, RecursionError) as error:
             warning = f"{path} is left alone: {error}; inlay calibrate-machine writes it anew"
-    shipped = getattr(target, "shipped_costs", lambda: None)()
+    shipped = target.shipped_costs() if isinstance(target, ShipsCosts) else None
     if shipped is not None and target.fingerprint() == fingerprint:
         table, facts = _load(shipped)
         return MachineCosts(
@@ -81,7 +81,7 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
             warning=warning,
         )
     why = "nothing is known of this processor's kernels: inlay calibrate-machine measures them"
-    if not hasattr(target, "micro_models"):
+    if not isinstance(target, Calibrates):
         why = f"there is no cost table for {fingerprint.target}"
     return MachineCosts(None, why, warning=warning)
 

@@ -13,7 +13,10 @@ import numpy as np
 from inlay.types import AUTO
 
 if TYPE_CHECKING:  # a worker, which runs models and changes none, starts without the graph library behind these
+    import onnx
+
     from inlay.model.normalize import FloatRewrite
+    from inlay.quant.plain.graph import IntegerOperator
     from inlay.quant.rewrite import Rewrite
     from inlay.space.rules import Rules
 
@@ -113,13 +116,7 @@ class KernelTime:
 
 
 class Executable(Protocol):
-    """A model that a target has built.
-
-    One whose times another process or device takes may say so by an attribute ``measured_elsewhere``: what happens to
-    this process says nothing of them then. One whose :meth:`time` runs the model before its first reading may say so
-    by an attribute ``warms_up``: where each call is costly, it is spared calls that would only warm it up. One that
-    builds nothing for a profile may say so by an attribute ``is_profiled``: where builds are counted, it costs none.
-    """
+    """A model that a target has built; it may be :class:`Simulated`, :class:`TimedElsewhere` and the like besides."""
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name. Raises RunFailed."""
@@ -147,6 +144,27 @@ class Simulated(Protocol):
         ...
 
 
+@runtime_checkable
+class TimedElsewhere(Protocol):
+    """An executable whose times may be those of another process or device: what happens to this one says nothing."""
+
+    measured_elsewhere: bool
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """An executable whose ``time`` may run the model before its first reading: it is spared calls that only warm up."""
+
+    warms_up: bool
+
+
+@runtime_checkable
+class ProfilesAsBuilt(Protocol):
+    """An executable that may build nothing for a profile: where builds are counted, a profile costs none."""
+
+    is_profiled: bool
+
+
 Lack = Literal["profile", "accuracy", "latency", "memory"]
 """What a target may be unable to tell: times of kernels, outputs of its own, times of inferences, memory of a session
 (as it takes it on a device or in another process: the process that measures tells nothing of it)."""
@@ -155,28 +173,8 @@ Lack = Literal["profile", "accuracy", "latency", "memory"]
 class Target(Protocol):
     """A runtime on a device, with its options.
 
-    A target may say what it cannot do, in an attribute ``lacks`` (a set of :data:`Lack`), known at the latest once
-    :meth:`fingerprint` was called; the search adapts. Where it lacks accuracy, :meth:`Executable.run` gives outputs
-    that were computed elsewhere. It may have a text ``remark`` for the list of targets, and ``heading``: names of
-    the facts of its fingerprint that stand beside its name in headings of results, in this order (a tuple of texts).
-
-    It may have an :class:`OwnPrecision` ``own_precision``, where it computes float32 operators in fewer bits. Then
-    accuracy is against the numeric reference, if the two differ.
-
-    It may have a method ``integer_operators()``: rows (:class:`inlay.quant.plain.graph.IntegerOperator`) for operators
-    of its runtime that work on integers, by which quantized models of other origin are read.
-
-    It may have a method ``preconditions()``: rows (:class:`inlay.targets.preconditions.Precondition`) for what its
-    runtime asks of the Q/DQ nodes around an operator, by which ``inlay explain`` says why one runs in float.
-
-    It may have a method ``micro_models()``: small float models (:class:`onnx.ModelProto`) that hold its kernels as they
-    usually stand, by which ``inlay calibrate-machine`` measures what they cost on a processor; and a method
-    ``shipped_costs()``: the path of such a table for processors like this one, or None.
-
-    It may have a method ``run_with()``: a program that runs a delivered ``model.onnx`` with the options of the target.
-
-    A target may have a method ``compile_identified(model) -> (executable, digest)`` besides: :meth:`compile` together
-    with a digest of what the runtime made of the model. Models with the same digest are then measured once.
+    What it can do besides is said by further protocols below, such as :class:`LacksSome` or :class:`Calibrates`: a
+    target has the ability whose members it has. ``docs/targets.md`` lists them.
 
     Attributes:
         name: as it stands in the entry point.
@@ -208,6 +206,104 @@ class Target(Protocol):
     def compile(self, model: Artifact) -> Executable:
         """Build the model. Raises CompileFailed."""
         ...
+
+
+@runtime_checkable
+class LacksSome(Protocol):
+    """A target that cannot tell everything; the search adapts.
+
+    What it lacks is known at the latest once :meth:`Target.fingerprint` was called. Where that is accuracy,
+    :meth:`Executable.run` gives outputs that were computed elsewhere.
+    """
+
+    @property
+    def lacks(self) -> frozenset[Lack]:
+        """What it cannot tell."""
+        ...
+
+
+def lacks_of(target: Target) -> frozenset[Lack]:
+    """What a target cannot tell."""
+    return frozenset(target.lacks) if isinstance(target, LacksSome) else frozenset()
+
+
+@runtime_checkable
+class HasOwnPrecision(Protocol):
+    """A target that may compute float32 operators in fewer bits: accuracy is against the reference, if they differ."""
+
+    @property
+    def own_precision(self) -> OwnPrecision | None:
+        """In what; None where it computes in float32."""
+        ...
+
+
+@runtime_checkable
+class Identifies(Protocol):
+    """A target that knows what its runtime makes of a model: models of which it makes the same are measured once."""
+
+    def compile_identified(self, model: Artifact) -> tuple[Executable, str]:
+        """Build the model as :meth:`Target.compile` does, with a digest of what the runtime made of it."""
+        ...
+
+
+@runtime_checkable
+class ReadsIntegers(Protocol):
+    """A target whose runtime has operators on integers: by them quantized models of other origin are read."""
+
+    def integer_operators(self) -> Sequence[IntegerOperator]:
+        """A row for each of them."""
+        ...
+
+
+@runtime_checkable
+class Calibrates(Protocol):
+    """A target whose kernels ``inlay calibrate-machine`` can measure."""
+
+    def micro_models(self) -> Sequence[onnx.ModelProto]:
+        """Small float models that hold its kernels as they usually stand."""
+        ...
+
+
+@runtime_checkable
+class ShipsCosts(Protocol):
+    """A target that comes with measured costs of its kernels: ``inlay quantize`` chooses by them."""
+
+    def shipped_costs(self) -> Path | None:
+        """The table for processors like the one where the command runs, or None."""
+        ...
+
+
+@runtime_checkable
+class ShowsRun(Protocol):
+    """A target that says how a delivered model is run as it was measured."""
+
+    def run_with(self) -> str:
+        """A program that runs ``model.onnx`` with the options of the target."""
+        ...
+
+
+@runtime_checkable
+class Installs(Protocol):
+    """A target class that needs more than Python packages: ``inlay targets --install`` calls it."""
+
+    @staticmethod
+    def install() -> str:
+        """Install it, and say where. Raises UsageError, TargetError."""
+        ...
+
+
+@runtime_checkable
+class Remarks(Protocol):
+    """A target class with something to say in the list of targets."""
+
+    remark: str
+
+
+@runtime_checkable
+class HasHeading(Protocol):
+    """A target class that says which facts stand beside its name in headings of results; else all short ones do."""
+
+    heading: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -277,5 +373,4 @@ class OwnPrecision:
     @classmethod
     def of(cls, target: Target) -> OwnPrecision | None:
         """That of a target; None where it computes in float32."""
-        found = getattr(target, "own_precision", None)
-        return found if isinstance(found, cls) else None
+        return target.own_precision if isinstance(target, HasOwnPrecision) else None

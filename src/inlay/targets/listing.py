@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from inlay.errors import InlayError, UsageError
-from inlay.targets.base import TargetSpec
+from inlay.targets.base import Installs, TargetSpec
 from inlay.targets.registry import available, constructor, create, options_of, remark_of
 
 
@@ -43,10 +43,10 @@ def install(name: str) -> str:
     """
     if name not in available():
         raise UsageError(f"--install {name}: there is no such target; installed are {', '.join(available())}")
-    needed = getattr(constructor(name), "install", None)
-    if needed is None:
+    made: object = constructor(name)
+    if not isinstance(made, Installs):
         raise UsageError(f"--install {name}: it needs nothing besides Python packages, which pip installs")
-    return str(needed())
+    return str(made.install())
 
 
 def _target_row(name: str) -> TargetRow:

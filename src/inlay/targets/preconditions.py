@@ -7,9 +7,9 @@ not taken on trust: :mod:`inlay.explain` mends the node alone, and looks whether
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
@@ -55,10 +55,18 @@ class Precondition:
         return self.advice.format(node=named(site.node), value=self.about(site))
 
 
-def preconditions_of(target: Any) -> tuple[Precondition, ...]:
+@runtime_checkable
+class ExplainsFusion(Protocol):
+    """A target that knows what its runtime asks before it fuses Q/DQ nodes: ``inlay explain`` says why one does not."""
+
+    def preconditions(self) -> Sequence[Precondition]:
+        """What it asks, in the order in which it is looked at."""
+        ...
+
+
+def preconditions_of(target: object) -> tuple[Precondition, ...]:
     """The table of a target; :data:`COMMON` where it states none."""
-    own = getattr(target, "preconditions", None)
-    return COMMON if own is None else tuple(own())
+    return tuple(target.preconditions()) if isinstance(target, ExplainsFusion) else COMMON
 
 
 def _result_names(site: Site) -> str:

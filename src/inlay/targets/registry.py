@@ -8,18 +8,26 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from inlay.errors import InlayError, TargetError, UsageError
-from inlay.targets.base import OptionValue, OwnPrecision, Target, TargetSpec, is_estimate
+from inlay.targets.base import (
+    HasHeading,
+    OptionValue,
+    OwnPrecision,
+    ReadsIntegers,
+    Remarks,
+    Target,
+    TargetSpec,
+    is_estimate,
+)
 
 if TYPE_CHECKING:
     from inlay.quant.plain.graph import IntegerOperator
     from inlay.quant.rewrite import Rewrite
 
-T = TypeVar("T")
 
 GROUP = "inlay.targets"
 DEFAULT_TARGET = "ort-cpu"
@@ -67,8 +75,9 @@ def known_operators() -> tuple[IntegerOperator, ...]:
     found: dict[tuple[str, str], IntegerOperator] = {}
     for name in available():
         with _mistakes_told(name):
-            rows = getattr(create(TargetSpec(name)), "integer_operators", tuple)
-            found.update(((r.domain, r.op_type), r) for r in rows())
+            target = create(TargetSpec(name))
+            rows = target.integer_operators() if isinstance(target, ReadsIntegers) else ()
+            found.update(((r.domain, r.op_type), r) for r in rows)
     return tuple(found.values())
 
 
@@ -83,30 +92,31 @@ def options_of(name: str) -> Mapping[str, inspect.Parameter]:
 
 
 def remark_of(name: str) -> str:
-    """What the target ``name`` says of itself before it is created: its attribute ``remark``, where it has one."""
-    return str(_attribute(name, "remark", ""))
+    """What the target ``name`` says of itself before it is created, where it :class:`Remarks` anything."""
+    made = _class_of(name)
+    return made.remark if isinstance(made, Remarks) else ""
 
 
-def _attribute(name: str, attribute: str, default: T) -> T:
-    """What the class of the target ``name`` says; ``default`` where it says nothing, or is not to be had here."""
+def _class_of(name: str) -> object:
+    """The class of the target ``name``; None where it is not to be had here."""
     with contextlib.suppress(TargetError, KeyError):
         made = _constructor(available()[name])
-        found: T = getattr(getattr(made, "func", made), attribute, default)  # one class may be several targets
-        return found
-    return default
+        return made.func if isinstance(made, partial) else made  # one class may be several targets
+    return None
 
 
 def heading_of(name: str, facts: Mapping[str, str]) -> str:
     """What stands beside the target ``name`` in the heading of a result: its versions, its device, what else decides.
 
-    Which facts these are, its attribute ``heading`` names; without one, or where the target is not installed here, they
+    Which facts these are, a target that :class:`HasHeading` names; for others, or where it is not installed here, they
     are all that are short. Figures that are estimates are called so.
 
     Args:
         name: as it stands in the entry point.
         facts: of its fingerprint.
     """
-    chosen = _attribute(name, "heading", ())
+    made = _class_of(name)
+    chosen = made.heading if isinstance(made, HasHeading) else ()
     short = [key for key, value in facts.items() if key not in _UNTOLD and "sha256" not in key and len(value) <= _SHORT]
     told = [f"{key} {facts[key]}" for key in chosen or short if facts.get(key)]
     return ", ".join([*told, *["estimated"] * is_estimate(facts)])

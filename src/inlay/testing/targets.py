@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from inlay.errors import CompileFailed, InlayError, RunFailed
 from inlay.model.load import file_sha256
-from inlay.targets.base import Artifact, Capabilities, Executable, Feed, Lack
+from inlay.targets.base import Artifact, Capabilities, Executable, Feed, Lack, lacks_of
 from inlay.testing.models import (
     concat_model,
     depthwise_model,
@@ -215,7 +215,7 @@ class TargetTestCase(RewriteTestCase):
     def _lacks(self) -> frozenset[str]:
         target = self.target()
         target.fingerprint()  # by then it is known
-        return frozenset(getattr(target, "lacks", ()))
+        return lacks_of(target)
 
     @contextmanager
     def _compiled(self, proto: onnx.ModelProto, weights: str | None = None) -> Iterator[tuple[Executable, Feed, Path]]:

@@ -34,7 +34,7 @@ from inlay.search.cost_table import CostTable, Reading, fit_table, rewritten_sta
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.search.workload import workloads
 from inlay.space.units import STATIC
-from inlay.targets.base import Artifact, Capabilities, Fingerprint, KernelTime, TargetSpec
+from inlay.targets.base import Artifact, Calibrates, Capabilities, Fingerprint, KernelTime, TargetSpec
 from inlay.targets.registry import create
 from inlay.types import Placement
 
@@ -88,10 +88,9 @@ def calibrate_machine(
         TargetError: none of them could be measured.
     """
     target = create(spec)
-    offered = getattr(target, "micro_models", None)
-    if offered is None:
+    if not isinstance(target, Calibrates):
         raise UsageError(f"target {spec.name} has no models that its kernels could be measured by")
-    models: Sequence[onnx.ModelProto] = offered()
+    models = target.micro_models()
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     readings: list[Reading] = []
     totals: list[Total] = []

@@ -16,7 +16,7 @@ from inlay.run.facts import CHOICE, MEMORY, PRECISION, SIZE
 from inlay.run.inputs import RunInputs
 from inlay.run.result import AnchorResult, TuneResult, pareto
 from inlay.run.stress import NO_LOSSES, Losses
-from inlay.targets.base import Fingerprint
+from inlay.targets.base import Fingerprint, ShowsRun
 from inlay.targets.registry import create
 from inlay.trial import Measured, Outcome, Trial
 
@@ -74,7 +74,7 @@ def assemble(
         for n, t in anchors.items()
         for key in [keys.get(t.proposal.placement, "")]
     ]
-    precision = journal.fact(PRECISION)
+    precision, target = journal.fact(PRECISION), create(config.target)
     choice = journal.fact(CHOICE) or CalibrationChoice(config.methods[0])  # the time may have ended before
     return TuneResult(
         folder=inputs.out,
@@ -121,7 +121,7 @@ def assemble(
         interrupted=interrupted,
         command=config.command,
         baseline_memory=memory[evaluator.judged[0].key],
-        run_with=getattr(create(config.target), "run_with", str)(),
+        run_with=target.run_with() if isinstance(target, ShowsRun) else "",
         precision=precision,
         undecided=confirmed.undecided,
         not_timed=not_timed,
