@@ -32,6 +32,7 @@ def found(save: SaveModel, out: Path, cluster: Cluster, monkeypatch: pytest.Monk
     return (out / "model.onnx").read_bytes(), result
 
 
+@pytest.mark.exhaustive  # three runs on devices; the next test has one
 def test_two_devices_end_as_one_does(save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, dying = (Cluster(resources={NAME: n}) for n in (1.0, 2.0, 2.0))
     alone = found(save, tmp_path / "one", one, monkeypatch)

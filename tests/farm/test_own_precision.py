@@ -28,6 +28,7 @@ def _halves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("is_faster", [True, False])
+@pytest.mark.exhaustive  # tests/run/test_own_precision.py has both in a simulation
 def test_a_run_on_a_device_is_in_the_precision_that_is_faster(
     is_faster: bool, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
