@@ -8,18 +8,19 @@ from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import HealthCheck, settings
 
 from inlay.targets.base import Capabilities, Feed
+from tests.support.examples import load_profile
 from tests.support.fixtures import MakeWorkspace, NormalizeModel, RewriteModel, SaveModel
 from tests.support.normalizing import normalize_gated, rewrite
 from tests.support.workspace import Workspace
 
-# Examples are whole models: no per-example deadline on a shared machine, and the same examples in every run of CI.
-settings.register_profile("inlay", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.load_profile("inlay")
-
 os.environ.pop("COLUMNS", None)  # test processes side by side are told a width, and what they print would be cut to it
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the number of examples before tests are imported."""
+    load_profile(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

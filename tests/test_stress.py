@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from inlay.data import InputSpec, Samples, StressSet, stress_set
 from inlay.data.stress import kind_of
 from inlay.errors import DataError, UsageError
+from tests.support.examples import examples
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -38,7 +39,7 @@ def photos(
     return samples(*({"x": (rng.random(shape) * scale + offset).astype(dtype)} for _ in range(count)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.sampled_from([(1, 3, 16, 12), (1, 16, 12, 3), (2, 1, 9, 9), (1, 8, 8, 4), (1, 40, 16, 12)]),
     st.sampled_from([(1.0, 0.0), (2.0, -1.0), (255.0, 0.0), (3.7, -2.2)]),

@@ -22,6 +22,7 @@ from inlay.prepare.qdq_import import import_qdq, read_baseline
 from inlay.testing import Builder, random_feed, run_reference, small_model
 from inlay.types import Port, QType
 from tests.prepare.test_integer_files import INTEGER, REWRITES, apart, emitted, text_model, worst
+from tests.support.examples import examples
 from tests.support.fixtures import MakeWorkspace
 from tests.support.runtime_quantizer import quantize_by_runtime, quantize_dynamically
 
@@ -188,7 +189,7 @@ def dense_model(rows: int = 128) -> onnx.ModelProto:
     return b.model()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     bits=st.sampled_from([2, 4, 8]),
     block=st.sampled_from([16, 32, 128]),

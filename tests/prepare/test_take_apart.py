@@ -20,6 +20,7 @@ from inlay.prepare.take_apart import take_apart
 from inlay.quant.extract import Extraction, extract
 from inlay.testing import Builder, run_reference
 from inlay.types import Port, QType
+from tests.support.examples import examples
 
 Feeds = list[dict[str, np.ndarray]]
 
@@ -127,7 +128,7 @@ def test_readers_that_clip_as_much_need_no_help(tmp_path: Path) -> None:
     assert [n.op_type for n in found.model.graph] == ["MatMul", "Relu", "MatMul"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.002, 0.2), st.integers(0, 255)), min_size=1, max_size=3),
     st.sampled_from(["Tanh", "Relu", "Neg"]),

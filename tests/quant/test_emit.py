@@ -22,13 +22,14 @@ from inlay.quant.transfer import transfer
 from inlay.testing import Builder, concat_model, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 from inlay.version import __version__
+from tests.support.examples import examples
 from tests.support.fixtures import MakeWorkspace
 from tests.support.float_models import graphs, placements
 from tests.support.onnx_queries import constants, producers, readers, through_qdq
 from tests.support.runtime import check_and_load
 from tests.support.workspace import Workspace
 
-MANY = settings(max_examples=30)
+MANY = settings(max_examples=examples(30))
 
 
 @contextmanager

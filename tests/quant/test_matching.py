@@ -14,6 +14,7 @@ from inlay.model.graph import Graph, build_graph
 from inlay.model.passes.names import fix_names
 from inlay.quant.matching import match_nodes
 from inlay.testing import Builder, concat_model, residual_model, small_model
+from tests.support.examples import examples
 
 MODELS = {"small": small_model, "residual": residual_model, "concat": concat_model}
 
@@ -57,7 +58,7 @@ def _anonymous(model: onnx.ModelProto, rng: np.random.Generator) -> tuple[onnx.M
     return copy, order
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from(sorted(MODELS)), st.integers(0, 2**32 - 1))
 def test_every_node_is_found_again_without_names(name: str, seed: int) -> None:
     model = MODELS[name]()

@@ -30,6 +30,7 @@ from inlay.space.units import find_units, placement_from_precisions
 from inlay.targets.base import TargetSpec
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr, upsampling_model
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
+from tests.support.examples import examples
 from tests.support.fixtures import MakeWorkspace
 from tests.support.float_models import graphs
 from tests.support.runtime import check_and_load
@@ -38,7 +39,7 @@ from tests.targets.onnxruntime.test_space_to_depth import stem
 
 STATIC = (QType.UINT8, QType.INT8, QType.INT16, QType.UINT16, QType.FP8)
 WIDE = {QType.INT16, QType.UINT16}
-MANY = settings(max_examples=20)
+MANY = settings(max_examples=examples(20))
 
 
 @contextmanager

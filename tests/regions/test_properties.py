@@ -16,11 +16,12 @@ from inlay.regions.tree import RegionType
 from inlay.space.units import find_units
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import GRAPH_OUTPUT, Port
+from tests.support.examples import examples
 from tests.support.region_graphs import disguised, graphs
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 SIZES = st.sampled_from([1, 3, 10])
-MODERATE = settings(max_examples=80, deadline=None)
+MODERATE = settings(max_examples=examples(80), deadline=None)
 
 
 def space_of(graph: Graph, size: int = 10) -> SearchSpace:

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from inlay.search.edges import State
 from inlay.search.unit_graph import UnitGraph
 from tests.search.unit_graphs import labelings, unit_graphs
+from tests.support.examples import examples
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(unit_graphs(), st.data())
 def test_states_are_those_of_each_value_alone(graph: UnitGraph, data: st.DataObject) -> None:
     labels = data.draw(labelings(graph))
@@ -23,7 +24,7 @@ def test_states_are_those_of_each_value_alone(graph: UnitGraph, data: st.DataObj
             assert state == (State.QUANTIZE if any(readers) else State.FLOAT)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(unit_graphs(), st.data())
 def test_propagation_adds_labels_and_comes_to_rest(graph: UnitGraph, data: st.DataObject) -> None:
     labels = data.draw(labelings(graph))

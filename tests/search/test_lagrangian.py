@@ -12,6 +12,7 @@ from inlay.search.labeling import BoundaryCost, LabelingProblem, Limit
 from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.local_search import LocalSearch
 from tests.search.test_mincut import brute_force, every_labeling, problems
+from tests.support.examples import examples
 
 
 @st.composite
@@ -43,7 +44,7 @@ def best_within(problem: LabelingProblem, limits: list[Limit]) -> float:
     return min((problem.cost(y) for y in every_labeling(problem) if fits(problem, limits, y)), default=float("inf"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(limited())
 def test_what_is_known_is_not_lost(case: tuple[LabelingProblem, list[Limit]]) -> None:
     problem, limits = case
@@ -59,7 +60,7 @@ def start(problem: LabelingProblem, draw: st.DataObject) -> np.ndarray:
     return np.array([draw.draw(st.sampled_from(labels)) for labels in offered], np.int8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(limited(), st.data())
 def test_improving_keeps_costs_and_usage_in_step_and_ends_where_no_single_change_pays(
     case: tuple[LabelingProblem, list[Limit]], data: st.DataObject
@@ -83,7 +84,7 @@ def test_improving_keeps_costs_and_usage_in_step_and_ends_where_no_single_change
         assert problem.cost(changed) >= problem.cost(after) - 1e-6 or not fits(problem, limits, changed)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(limited())
 def test_limits_are_kept_whatever_they_are(case: tuple[LabelingProblem, list[Limit]]) -> None:
     problem, limits = case

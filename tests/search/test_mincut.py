@@ -16,6 +16,7 @@ from inlay.search.labeling import BoundaryCost, FusionPenalty, LabelingProblem, 
 from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.milp import solve
 from inlay.search.mincut import Network
+from tests.support.examples import examples
 
 
 def minimum_cut(problem: LabelingProblem) -> np.ndarray:
@@ -54,7 +55,7 @@ def brute_force(problem: LabelingProblem) -> float:
     return min(map(problem.cost, every_labeling(problem)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problems())
 def test_the_cut_is_optimal(problem: LabelingProblem) -> None:
     assert problem.cost(LagrangianSolver(problem).unconstrained) == pytest.approx(brute_force(problem), abs=1e-5)
@@ -62,7 +63,7 @@ def test_the_cut_is_optimal(problem: LabelingProblem) -> None:
     assert problem.cost(minimum_cut(plain)) == pytest.approx(brute_force(plain), abs=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problems(least=-3.0, penalized=True))
 def test_the_integer_program_is_optimal_with_negative_boundaries_and_penalties(problem: LabelingProblem) -> None:
     found = solve(problem)
@@ -70,7 +71,7 @@ def test_the_integer_program_is_optimal_with_negative_boundaries_and_penalties(p
     assert problem.cost(found) == pytest.approx(brute_force(problem), abs=2e-2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems(least=-3.0, penalized=True), st.data())
 def test_the_integer_program_keeps_limits_at_least_cost(problem: LabelingProblem, data: st.DataObject) -> None:
     n, m = len(problem.float_cost), len(problem.boundaries)

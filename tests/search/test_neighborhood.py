@@ -13,11 +13,12 @@ from inlay.search.edges import FLOAT, LOW
 from inlay.search.neighborhood import Move, describe_units, expected_improvement, moves, neighbors
 from inlay.search.unit_graph import UnitGraph
 from tests.search.unit_graphs import chain, labelings, unit_graphs
+from tests.support.examples import examples
 
 ALL = 10_000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(unit_graphs())
 def test_moves_are_distinct_and_cover_units_values_and_runs(graph: UnitGraph) -> None:
     found = moves(graph)
@@ -33,7 +34,7 @@ def test_moves_are_distinct_and_cover_units_values_and_runs(graph: UnitGraph) ->
         assert len(selectable) < 3 or Move((first, second), LOW) in found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(unit_graphs(), st.data())
 def test_each_neighbor_is_its_move_and_no_other_change(graph: UnitGraph, data: st.DataObject) -> None:
     labels = data.draw(labelings(graph))
@@ -50,7 +51,7 @@ def test_each_neighbor_is_its_move_and_no_other_change(graph: UnitGraph, data: s
     assert [move for _, move in found] == effective, "every move that changes something, in order"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(unit_graphs(), st.data())
 def test_propagation_holds_behind_every_move(graph: UnitGraph, data: st.DataObject) -> None:
     labels = graph.fixed_point(data.draw(labelings(graph)))

@@ -7,10 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from inlay.tosa.lowering import lower
+from tests.support.examples import examples
 from tests.tosa.comparison import run_ort, three_ways
 from tests.tosa.nets import Net, normal_feed
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=examples(25), deadline=None)
 zero = st.integers(-128, 127)
 scale = st.floats(0.004, 0.2).map(lambda s: float(np.float32(s)))
 ScaleZero = tuple[float, int]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from inlay.tosa import layout
 from inlay.tosa.emitter import Emitter
 from inlay.tosa.lowering import lower
+from tests.support.examples import examples
 from tests.tosa.nets import Net, random_weights
 
 Case = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -34,7 +35,7 @@ def reshapes(draw: st.DrawFn) -> Case:
     return a, tuple(draw(st.permutations(range(len(a))))), b, tuple(draw(st.permutations(range(len(b)))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(reshapes())
 def test_a_reshape_that_keeps_bytes(case: Case) -> None:
     shape_a, layout_a, shape_b, layout_b = case

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.tosa.lowering import lower
+from tests.support.examples import examples
 from tests.tosa.comparison import three_ways
 from tests.tosa.nets import Net, shape_of
 from tests.tosa.one_op import ScaleZero, check, few, scale_zeros, seeds
@@ -153,7 +154,7 @@ def test_gather_by_indices_that_only_a_run_tells(
     three_ways(model, feed, profile, lsb=1 / 256)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), seed=seeds, xq=scale_zeros, same=st.booleans())
 def test_resize(data: st.DataObject, seed: int, xq: ScaleZero, same: bool) -> None:
     draw = data.draw

@@ -22,6 +22,7 @@ from inlay.tosa.lowering import lower
 from inlay.tosa.partition import split
 from inlay.tosa.reference import LoweredRunner, run_tosa
 from inlay.tosa.serialize import TosaBinary
+from tests.support.examples import examples
 from tests.support.runtime import optimized
 from tests.tosa.comparison import run_ort
 from tests.tosa.nets import Net, random_weights
@@ -56,7 +57,7 @@ def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, s
     return n.model(), x
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     size=st.integers(1, 9),

@@ -13,6 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.passes.constants import drop_dead
 from inlay.testing import Builder
+from tests.support.examples import examples
 from tests.support.fixtures import NormalizeModel
 from tests.support.normalizing import no_roll_backs
 from tests.support.onnx_queries import ops
@@ -96,7 +97,7 @@ def _with_some_dead(kinds: list[str], reads: list[int], outputs: int) -> onnx.Mo
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=8))
 def test_the_quick_look_for_dead_nodes_misses_none(data: st.DataObject, kinds: list[str]) -> None:
     """What is left is what the library's own pass leaves, whether or not that is asked."""

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from inlay.testing import Builder
+from tests.support.examples import examples
 from tests.support.fixtures import NormalizeModel
 from tests.support.normalizing import no_roll_backs, rewrite
 from tests.support.onnx_queries import ops
@@ -32,7 +33,7 @@ def conv(b: Builder, x: str, **more: Any) -> str:
     return b.node("conv", "Conv", [x, w], channels=4, strides=[2, 2], **more)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(["Conv", "AveragePool"]), AMOUNT, AMOUNT, st.sampled_from([0, 1]), st.sampled_from([0, 1]))
 def test_pads_add_up(op_type: str, outer: tuple[int, ...], own: tuple[int, ...], counted: int, ceil: int) -> None:
     """Against ONNX Runtime. An AveragePool takes a Pad only where that keeps what its windows are divided by."""

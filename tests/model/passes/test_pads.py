@@ -11,10 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from inlay.testing import Builder
+from tests.support.examples import examples
 from tests.support.normalizing import rewrite
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(["Conv", "ConvTranspose", "MaxPool", "AveragePool"]),
     st.sampled_from(["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]),

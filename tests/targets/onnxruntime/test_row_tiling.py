@@ -27,6 +27,7 @@ from inlay.targets.onnxruntime.rewrites import NonzeroZeroPoint, RowTiling
 from inlay.targets.onnxruntime.target import OrtCpuTarget, capabilities_for
 from inlay.testing import Builder
 from inlay.types import Placement
+from tests.support.examples import examples
 from tests.support.runtime import check_and_load
 from tests.support.workspace import Workspace
 
@@ -78,7 +79,7 @@ def run(model: onnx.ModelProto, space: Workspace, plainly: bool) -> list[np.ndar
     return [y for feed in space.feeds for y in session.run(None, dict(feed))]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     kernel=st.integers(1, 5),
     stride=st.integers(1, 3),

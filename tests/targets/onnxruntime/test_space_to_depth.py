@@ -27,6 +27,7 @@ from inlay.targets.onnxruntime.rewrites.space_to_depth import BlockedConv
 from inlay.targets.onnxruntime.target import OrtCpuTarget, capabilities_for
 from inlay.testing import Builder, random_feed
 from inlay.types import Placement
+from tests.support.examples import examples
 from tests.support.runtime import check_and_load
 from tests.support.workspace import Workspace
 
@@ -67,7 +68,7 @@ def run(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> list[np.ndarr
     return list(ort.InferenceSession(model.SerializeToString(), options).run(None, dict(feed)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.tuples(st.integers(1, 7), st.integers(1, 7)),
     st.sampled_from([2, 4]),
@@ -169,7 +170,7 @@ def test_one_candidate_does_not_change_the_next(tmp_path: Path) -> None:
     assert onnx.ModelProto.FromString(models[2]).graph == empty.graph
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.booleans(), st.sets(st.sampled_from(["first", "second", "third", "pool", "join"])))
 def test_extract_finds_the_ports_of_the_image(shared: bool, names: set[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +187,7 @@ def test_extract_finds_the_ports_of_the_image(shared: bool, names: set[str]) -> 
             assert np.linalg.norm(a - b) <= 0.05 * np.linalg.norm(b), "float, up to the rounding of weights"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.tuples(st.integers(1, 7), st.integers(1, 7)),
     st.sampled_from([2, 4]),

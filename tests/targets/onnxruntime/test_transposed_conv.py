@@ -29,6 +29,7 @@ from inlay.targets.onnxruntime.rewrites.transposed_conv import BlockConv, block_
 from inlay.targets.onnxruntime.target import OrtCpuTarget, capabilities_for
 from inlay.testing import Builder
 from inlay.types import QType
+from tests.support.examples import examples
 from tests.support.runtime import check_and_load, optimized
 from tests.support.workspace import Workspace
 
@@ -70,7 +71,7 @@ def run(model: onnx.ModelProto, feed: Mapping[str, np.ndarray], plainly: bool = 
     return list(ort.InferenceSession(model.SerializeToString(), options).run(None, dict(feed)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     kernel=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     stride=st.integers(2, 4),
@@ -222,7 +223,7 @@ def test_extract_finds_the_transposed_convolution_again(tmp_path: Path) -> None:
         assert np.linalg.norm(a - b) <= 0.05 * np.linalg.norm(b), "float, up to the rounding of weights"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     kernel=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     stride=st.integers(2, 4),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.testing import Builder
+from tests.support.examples import examples
 from tests.support.fixtures import RewriteModel
 from tests.support.runtime import check_and_load
 
@@ -42,7 +43,7 @@ def in_blocks(b: Builder, rewritten: RewriteModel) -> list[str]:
     return done.operators
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_few_outputs_are_computed_in_blocks(data: st.DataObject, rewritten: RewriteModel) -> None:
     kernel = (data.draw(st.integers(3, 5)), data.draw(st.integers(3, 9)))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from inlay.targets.passes.fused_operators import DOMAIN, take_fused_apart
+from tests.support.examples import examples
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Array = np.ndarray
@@ -263,7 +264,9 @@ KINDS: Mapping[str, Callable[[Draws], Case]] = {
 """Operators by what draws them."""
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 @pytest.mark.parametrize("what", KINDS)
 @given(data=st.data())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from inlay.model.passes.steps import is_standard
 from inlay.targets.passes.shuffles import settle_shuffles
 from inlay.testing import Builder
+from tests.support.examples import examples
 from tests.support.fixtures import RewriteModel
 from tests.support.runtime import check_and_load
 from tests.support.shuffles import shuffle
@@ -39,7 +40,7 @@ def shuffled(b: Builder, x: str, groups: int = 3, flat: bool = False, samples: i
     return shuffle(b, x, (samples, _CHANNELS, _ROWS, _COLUMNS), groups, flat)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_a_shuffled_model_computes_stays(data: st.DataObject, rewritten: RewriteModel) -> None:
     samples, groups = data.draw(st.sampled_from([1, 2])), data.draw(st.sampled_from([2, 3, 4, 6]))

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from inlay.targets.conditions import no_interpolation
 from inlay.targets.passes.upsampling import TO_THE_END, Worth, interpolation, multiply_upsampling
 from inlay.testing import Builder
+from tests.support.examples import examples
 from tests.support.fixtures import MakeWorkspace, RewriteModel
 from tests.support.runtime import check_and_load
 
@@ -56,7 +57,7 @@ def multiplied(b: Builder, y: str, rewritten: RewriteModel) -> list[str]:
     return done.operators
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_products_compute_what_resize_does(data: st.DataObject, rewritten: RewriteModel) -> None:
     size = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
@@ -68,7 +69,7 @@ def test_products_compute_what_resize_does(data: st.DataObject, rewritten: Rewri
     assert multiplied(b, y, rewritten) == ["MatMul", "MatMul"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     size=st.integers(1, 9),
     more=st.integers(1, 20),

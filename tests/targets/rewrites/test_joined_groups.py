@@ -22,6 +22,7 @@ from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.targets.rewrites.joined_groups import Joined, JoinedGroups
 from inlay.testing import Builder
 from inlay.types import Placement, QType
+from tests.support.examples import examples
 from tests.support.fixtures import MakeWorkspace
 from tests.support.runtime import check_and_load
 from tests.support.shuffles import shuffle
@@ -99,7 +100,7 @@ def test_one_weight_holds_groups_and_a_shuffle(each: int, width: int, groups: in
     np.testing.assert_array_equal(form.separate(whole_weight), weight)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(groups=st.sampled_from([2, 4]), shuffled=st.sampled_from([1, 2, 4, 8]), outputs=st.sampled_from([4, 8, 12]))
 def test_results_are_the_same_integers_and_the_shuffle_is_gone(groups: int, shuffled: int, outputs: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

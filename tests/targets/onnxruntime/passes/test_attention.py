@@ -22,6 +22,7 @@ from inlay.targets.base import Feed
 from inlay.targets.onnxruntime.passes.attention import gather_attention
 from inlay.testing import Builder, random_feed
 from tests.support.attention import BATCH, HEADS, ROWS, SIZE, attention
+from tests.support.examples import examples
 from tests.support.fixtures import RewriteModel
 from tests.support.normalizing import no_roll_backs
 
@@ -189,7 +190,7 @@ def test_a_constant_mask_is_limited_once(mask: str, folder: Path) -> None:
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     gain=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e3]),
     masked=st.sets(st.integers(0, ROWS - 1), min_size=1),
