@@ -76,7 +76,7 @@ def difference(seed: int, folder: Path, capabilities: Capabilities, outputs: Run
     plain = space.emit(placement)
     path = folder / f"{seed}.onnx"
     onnx.save(space.emit(Placement(placement, selected)), path)
-    states = {u.name for u in space.prepared.selectable if u.rule is not None and u.rule.state}
+    states = {u.name for u in space.prepared.selectable if u.rule is not None and u.rule.recurrence.state}
     good_db = _GOOD_DB if states.isdisjoint(precisions) else _WITH_STATE_DB
     found = []
     for feed in feeds[:: len(feeds) - 1]:

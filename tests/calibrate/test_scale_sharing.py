@@ -20,7 +20,7 @@ from inlay.model.load import load
 from inlay.prepare.model import prepare
 from inlay.quant.observers import Histogram, Range
 from inlay.space.domains import find_domains
-from inlay.space.rules import Rules
+from inlay.space.rules import ResultRange, Rules
 from inlay.space.units import placement_from_labels
 from inlay.targets.base import Capabilities
 from inlay.targets.ethos_u.rules import RULES
@@ -193,7 +193,8 @@ def test_a_kernel_whose_range_begins_at_zero_shares_no_range_below(low: float) -
     z = b.node("Transpose", [conv(b, x, "c")], name="turn2", perm=[0, 2, 3, 1])
     out = b.node("Concat", [y, z], name="cat", axis=1)
     graph, soft = b.graph(), RULES.ops["Softmax"]
-    rules = replace(RULES, unfold_cost=0.0, ops={**RULES.ops, "Softmax": replace(soft, begins_at_zero=True)})
+    row = replace(soft, result=ResultRange(begins_at_zero=True))
+    rules = replace(RULES, unfold_cost=0.0, ops={**RULES.ops, "Softmax": row})
     limits = {"soft:0": (0, 4), y: (0, 4), "c:0": (low, 4), z: (low, 4), out: (low, 4)}
     (choice,) = choose(graph, rules, limits)
     assert choice.share == (low == 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inlay.model.graph import Graph, Node
-from inlay.space.rules import Needs, OpRule
+from inlay.space.rules import Condition, Needs, OpRule, Recurrence
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder
 from inlay.types import QType
@@ -21,7 +21,7 @@ ROWS = 4 * HIDDEN
 SMALL = 0.05  # what the data of the first layer reach up to
 
 
-def space_of(folder: Path, **row: Any) -> Workspace:
+def space_of(folder: Path, conditions: tuple[Condition, ...] = (), **scales: Any) -> Workspace:
     """Two LSTMs of one size, whose data and weights are of very different ones, on a target with such a row."""
     b = Builder(opset=17)
     x = b.node("tanh", "Tanh", [b.input("x", (LENGTH, 1, WIDTH))])
@@ -31,7 +31,8 @@ def space_of(folder: Path, **row: Any) -> Workspace:
         weights = [b.constant(f"{name}_{k}", b.rng.normal(0, size, s).astype(np.float32)) for k, s in shapes.items()]
         b.output(b.node(name, "LSTM", [data, *weights], hidden_size=HIDDEN))
     own = capabilities_for("x86_64")
-    rule = OpRule("LSTM", weight=1, further_weights=(2,), output=Needs.EITHER, **row)
+    recurrence = Recurrence(further_weights=(2,), **scales)
+    rule = OpRule("LSTM", weight=1, recurrence=recurrence, output=Needs.EITHER, conditions=conditions)
     return Workspace(b.model(), folder, replace(own, rules=replace(own.rules, ops={"LSTM": rule})))
 
 

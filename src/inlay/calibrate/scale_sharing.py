@@ -223,7 +223,7 @@ def _beginning_at_zero(graph: Graph, rules: Rules, values: Iterable[str]) -> Ite
     """The operators among the producers whose kernels need a range that begins at zero."""
     for producer in (graph.producer(v) for v in values):
         rule = None if producer is None else rules.rule(producer)
-        if producer is not None and rule is not None and rule.begins_at_zero:
+        if producer is not None and rule is not None and rule.result.begins_at_zero:
             yield producer
 
 

@@ -326,9 +326,10 @@ class QParamsTable:
         """The weights that have one set of scales, ``value`` among them, and which of their channels have one scale."""
         node = self._graph.node(consumers[0])
         rule = self._rules.rule(node)
-        if len(consumers) > 1 or rule is None or not (rule.further_weights or rule.family or rule.scale_groups):
+        if len(consumers) > 1 or rule is None or not rule.recurrence.joins_weights:
             return [value], None
-        groups = None if rule.scale_groups is None else rule.scale_groups(self._graph, node)
+        groups_of = rule.recurrence.scale_groups
+        groups = None if groups_of is None else groups_of(self._graph, node)
         family = self._families.get(node.name, (node,))
         return [n.inputs[slot] for n in family for slot in rule.weights], groups
 

@@ -25,6 +25,48 @@ Condition = Callable[[Graph, Node], str | None]
 """Returns the reason why this very node cannot run in low precision, or None when it can."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResultRange:
+    """What a kernel asks of the range of its result.
+
+    Attributes:
+        begins_at_zero: it takes no other zero point than the least integer of the type, so its output shares no range
+            that reaches below zero.
+        reach: what the range reaches up to at least, because the kernel is wrong in narrower ones.
+    """
+
+    begins_at_zero: bool = False
+    reach: Callable[[Graph, Node], float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """What a kernel with a state between steps asks of the scales of its weights and data.
+
+    Attributes:
+        further_weights: input slots of more weights, which are constants, and have the scales of the first.
+        family: which operators share their qparams: those of which it says the same have data of one range, and
+            weights of one set of scales. None where each has its own.
+        scale_groups: which channels of its weights have one scale: as many numbers as there are channels, equal ones
+            for those that do. None where each has its own.
+        state: the largest magnitude of what it keeps between steps in the scale of its first activation, whose range
+            therefore reaches as far to both sides; 0 where it keeps nothing.
+    """
+
+    further_weights: tuple[int, ...] = ()
+    family: Callable[[Graph, Node], Hashable] | None = None
+    scale_groups: Callable[[Graph, Node], np.ndarray] | None = None
+    state: float = 0.0
+
+    @property
+    def joins_weights(self) -> bool:
+        """Whether scales of a weight depend on other weights, or on other channels of it."""
+        return bool(self.further_weights or self.family or self.scale_groups)
+
+
+_ANY_RANGE, _NO_STATE = ResultRange(), Recurrence()
+
+
 @dataclass(frozen=True)
 class OpRule:
     """How one operator type runs in low precision: one row of a target's table.
@@ -33,11 +75,6 @@ class OpRule:
         op_type: operator of the default ONNX domain.
         activations: input slots that carry activations; None means all slots.
         weight: input slot of the weight, or None. A weight that is not constant counts as an activation.
-        further_weights: input slots of more weights, which are constants, and have the scales of the first.
-        family: which operators share their qparams: those of which it says the same have data of one range, and
-            weights of one set of scales. None where each has its own.
-        scale_groups: which channels of its weights have one scale: as many numbers as there are channels, equal ones
-            for those that do. None where each has its own.
         bias: input slot of the bias, or None.
         output: what it requires of its output.
         moves_data: it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams.
@@ -45,11 +82,8 @@ class OpRule:
             runs in low precision as soon as its producer or all of its consumers do.
         slowdown_after_float: its time in low precision after a float unit over that after an integer unit, roughly
             (its fast integer kernel needs a layout that only integer units produce); a prior until profiles correct it.
-        begins_at_zero: its kernel takes no other zero point of its output than the least integer of the type, so its
-            output shares no range that reaches below zero.
-        reach: what the range of its output reaches up to at least, because its kernel is wrong in narrower ones.
-        state: the largest magnitude of what its kernel keeps between steps in the scale of its first activation, whose
-            range therefore reaches as far to both sides; 0 where it keeps nothing.
+        result: what its kernel asks of the range of its output.
+        recurrence: what its kernel asks of scales, where it keeps a state between steps.
         conditions: further checks of the very node, each naming its reason.
         source: where the rule is known from.
     """
@@ -58,24 +92,20 @@ class OpRule:
     _: KW_ONLY
     activations: tuple[int, ...] | None = (0,)
     weight: int | None = None
-    further_weights: tuple[int, ...] = ()
-    family: Callable[[Graph, Node], Hashable] | None = None
-    scale_groups: Callable[[Graph, Node], np.ndarray] | None = None
     bias: int | None = None
     output: Needs = Needs.QUANTIZED
     moves_data: bool = False
     propagates_qdq: bool = False
     slowdown_after_float: float = 1.0
-    begins_at_zero: bool = False
-    reach: Callable[[Graph, Node], float] | None = None
-    state: float = 0.0
+    result: ResultRange = _ANY_RANGE
+    recurrence: Recurrence = _NO_STATE
     conditions: tuple[Condition, ...] = ()
     source: str = ""
 
     @property
     def weights(self) -> tuple[int, ...]:
         """Input slots of all its weights."""
-        return () if self.weight is None else (self.weight, *self.further_weights)
+        return () if self.weight is None else (self.weight, *self.recurrence.further_weights)
 
 
 WEIGHT_ONLY = "weight-only"
@@ -280,12 +310,13 @@ class Rules:
 
         for node in graph.nodes:
             rule = self.rule(node)
-            if rule is not None and rule.reach is not None:
-                widen(node.outputs[0], 0.0, rule.reach(graph, node))
+            if rule is not None and rule.result.reach is not None:
+                widen(node.outputs[0], 0.0, rule.result.reach(graph, node))
             elif node.op_type in self.absorbed and node.inputs[0] in found:
                 widen(node.outputs[0], *found[node.inputs[0]])
-            if rule is not None and rule.state and self.rejection(graph, node) is None:
-                widen(node.inputs[0], -rule.state, rule.state)
+            state = 0.0 if rule is None else rule.recurrence.state
+            if state and self.rejection(graph, node) is None:
+                widen(node.inputs[0], -state, state)
         return found
 
     def families(self, graph: Graph) -> tuple[tuple[Node, ...], ...]:
@@ -293,8 +324,9 @@ class Rules:
         found: dict[Hashable, list[Node]] = {}
         for node in graph.nodes:
             rule = self.rule(node)
-            if rule is not None and rule.family is not None and self.rejection(graph, node) is None:
-                found.setdefault((node.op_type, rule.family(graph, node)), []).append(node)
+            family = None if rule is None else rule.recurrence.family
+            if family is not None and self.rejection(graph, node) is None:
+                found.setdefault((node.op_type, family(graph, node)), []).append(node)
         return tuple(map(tuple, found.values()))
 
     def weight_slots(self, node: Node) -> tuple[int, ...]:

@@ -144,10 +144,11 @@ def test_without_its_rewrite_nothing_is_built(tmp_path: Path) -> None:
         computed(space, space.emit(space.label("op")))
 
 
-def changed(**row: Any) -> Capabilities:
-    """The target with another row for LSTM."""
+def changed(**scales: Any) -> Capabilities:
+    """The target that asks for other scales of an LSTM."""
     own = Capabilities.of(OpenVinoCpuTarget(precision="f32"))
-    ops = {**own.rules.ops, "LSTM": replace(own.rules.ops["LSTM"], **row)}
+    row = own.rules.ops["LSTM"]
+    ops = {**own.rules.ops, "LSTM": replace(row, recurrence=replace(row.recurrence, **scales))}
     return replace(own, rules=replace(own.rules, ops=ops))
 
 

@@ -149,7 +149,7 @@ def steps_off(op_type: str, zero_point: int, folder: Path) -> float:
 
 @pytest.mark.parametrize("op_type", sorted(RULES.ops))
 def test_each_row_computes_what_the_reference_computes(op_type: str, tmp_path: Path) -> None:
-    at_zero = RULES.ops[op_type].begins_at_zero
+    at_zero = RULES.ops[op_type].result.begins_at_zero
     assert steps_off(op_type, 0 if at_zero else 100, tmp_path) < 2.5
     if at_zero:  # negative control: once it takes other zero points, the rule has served
         assert steps_off(op_type, 100, tmp_path) > 50

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from inlay.model.graph import Graph, Node
-from inlay.space.rules import Form, FormRow, Needs, OpRule, Rules
+from inlay.space.rules import Form, FormRow, Needs, OpRule, ResultRange, Rules
 from inlay.targets.conditions import (
     constant_bias,
     constant_weight,
@@ -96,7 +96,7 @@ _ROWS: Iterable[OpRule] = (
     _compute("LeakyRelu"),
     _compute("Sigmoid"),
     _compute("HardSigmoid", conditions=(_rises,)),
-    _compute("Softmax", reach=_uniform_reach),
+    _compute("Softmax", result=ResultRange(reach=_uniform_reach)),
     # Operators that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal
     # qparams. An integer MaxPool in NCHW processes one element at a time; the vectorized kernel is the NHWC one, which
     # the runtime takes only where an integer convolution produced the value in NHWC.

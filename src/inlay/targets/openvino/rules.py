@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from inlay.model.graph import Graph, Node
-from inlay.space.rules import Needs, OpRule, Rules
+from inlay.space.rules import Needs, OpRule, Recurrence, Rules
 from inlay.targets.conditions import (
     constant_bias,
     constant_weight,
@@ -86,15 +86,11 @@ _ROWS: Iterable[OpRule] = (
 
 OPS = {row.op_type: replace(row, conditions=(no_maximum, *row.conditions)) for row in _ROWS}
 
-_recurrent = partial(
-    _compute,
-    weight=1,
-    further_weights=(2,),
-    family=same_kernel,
-    state=LARGEST_STATE,
-    conditions=(no_maximum, integer_form),
+_GRU = Recurrence(further_weights=(2,), family=same_kernel, state=LARGEST_STATE)
+_RECURRENT = tuple(
+    _compute(op, weight=1, recurrence=scales, conditions=(no_maximum, integer_form))
+    for op, scales in (("LSTM", replace(_GRU, scale_groups=lstm_groups)), ("GRU", _GRU))
 )
-_RECURRENT = (_recurrent("LSTM", scale_groups=lstm_groups), _recurrent("GRU"))
 _HAS_RECURRENT = "avx512_vnni"
 """On other processors LSTM and GRU stay in float: not looked at, and what is quantized in vain does not compile."""
 

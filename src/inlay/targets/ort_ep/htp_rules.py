@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from inlay.model.graph import Graph, Node
-from inlay.space.rules import Condition, OpRule, Rules
+from inlay.space.rules import Condition, OpRule, ResultRange, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
 from inlay.types import QType
 
@@ -104,7 +104,7 @@ _ROWS: Iterable[OpRule] = (
     *(_row(op) for op in ("Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Sin", "Cos", "Atan")),
     *(_row(op) for op in ("Floor", "Ceil", "Round")),
     # in 8 bits the emulator ignores another zero point of the output
-    _row("Softmax", conditions=(_last_axis,), begins_at_zero=True),
+    _row("Softmax", conditions=(_last_axis,), result=ResultRange(begins_at_zero=True)),
     _row("LogSoftmax", conditions=(_last_axis,)),
     # scale and shift stay as they are
     _row("LayerNormalization", conditions=(_last_axis, _constant_parameters, one_output)),
