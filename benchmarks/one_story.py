@@ -50,6 +50,8 @@ from inlay.trial import UNTOLD
 MODELS = ("mnist", "ppocr_cls", "g2p_bert", "stm_mbv2_flowers", "fastestdet")
 _WITH_A_RESULT = (0, 3)
 """Exit codes of a run that delivered something; 3 where its accuracy is not shown."""
+_PROCESSES = 12
+"""Of the long measurement: single processes differ by percents."""
 _ROUNDING = 0.006  # of a printed ratio, half a unit of its last digit and a little
 _ROW = re.compile(r"^  (\S.*?)  +(at most )?([\d.]+) ms  +(?:at least )?([\d.]+)x(?: \[[\d.]+, [\d.]+\]| \([^)]*\))?  ")
 _GAIN = re.compile(
@@ -276,7 +278,7 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
         for each in burning:
             each.kill()
     samples = read_samples(str(subject.samples), input_specs(read_model(subject.model).model))
-    readings = paired.measure(files, samples, blocks, 2)
+    readings = paired.measure(files, samples, blocks, _PROCESSES)
     truth = {name: readings.ratio(ORIGINAL, name) for name in files if name not in readings.failed}
     found, shares, lacking = [], [], []
     for number, (text, result) in enumerate(texts):
@@ -330,7 +332,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--runs", type=int, default=10, help="on each model")
     parser.add_argument("--budget", type=float, default=40.0)
     parser.add_argument("--load", type=int, default=2)
-    parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--blocks", type=int, default=10, help="of the long measurement, in each of its processes")
     parser.add_argument("--simulated", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     options = parser.parse_args(arguments)

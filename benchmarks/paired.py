@@ -37,18 +37,20 @@ class Readings:
         ns: nanoseconds per inference by the model's digest, shape (blocks,).
         digests: by name; files with the same content were measured once.
         failed: why a model could not be measured, by name.
+        processes: numbers of the processes that blocks were read in, shape (blocks,).
     """
 
     ns: Mapping[str, np.ndarray]
     digests: Mapping[str, str]
     failed: Mapping[str, str]
+    processes: np.ndarray | None = None
 
     def ratio(self, over: str, name: str) -> Ratio:
         """Latency of ``over`` by latency of ``name``, from the blocks that both share; 1 for the same file."""
         a, b = self.digests[over], self.digests[name]
         if a == b:
             return {"value": 1.0, "low": 1.0, "high": 1.0}
-        found = speedup(Series(self.ns[a]), Series(self.ns[b]))
+        found = speedup(*(Series(self.ns[d], processes=self.processes) for d in (a, b)))
         return {"value": found.value, "low": found.low, "high": found.high}
 
     def milliseconds(self, name: str) -> float:
@@ -104,6 +106,7 @@ def measure(
         {d: np.array([r[d] for r in rows]) for d in rows[0]},
         digests,
         {n: failed[d] for n, d in digests.items() if d in failed},
+        np.repeat(np.arange(processes), blocks),
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import wilcoxon
 
-from inlay.measure.paired import MIN_PAIRS, Series, hodges_lehmann, speedup
+from inlay.measure.paired import MIN_PAIRS, Series, Timing, hodges_lehmann, joined, speedup
 
 numbers = arrays(np.float64, st.integers(1, 25), elements=st.floats(-100, 100))
 
@@ -104,3 +104,52 @@ def test_a_clear_case_is_clear_from_few_pairs_and_chance_is_not(pairs: int) -> N
     assert np.mean([i.low <= 0.0 <= i.high for i in found]) >= level - 0.002
     clear = [hodges_lehmann(each + np.log(2.0), level) for each in noise[:500]]
     assert np.mean([i.low > 0.0 for i in clear]) > 0.9
+
+
+def _covers(processes: int, between: float, told: bool, runs: int = 300) -> float:
+    """How often the interval holds the truth, where processes of eight blocks differ by ``between``, blocks by 1 %."""
+    rng, found = np.random.default_rng(0), 0
+    numbers = np.repeat(np.arange(processes), 8)
+    for _ in range(runs):
+        logs = rng.normal(0.0, between, processes)[numbers] + rng.normal(0.0, 0.01, len(numbers))
+        gain = speedup(Series(np.exp(logs), processes=numbers if told else None), Series(np.ones(len(logs))))
+        found += gain.low <= 1.0 <= gain.high
+    return found / runs
+
+
+@pytest.mark.parametrize("processes", [3, 6])
+def test_blocks_of_one_process_are_not_so_many_readings(processes: int) -> None:
+    """What a process drew once is in all of its blocks."""
+    assert _covers(processes, 0.01, told=False) < 0.8, "negative control: as if every block were a reading of its own"
+    assert _covers(processes, 0.01, told=True) >= 0.9
+    assert _covers(processes, 0.0, told=True) >= 0.93
+
+
+def test_an_interval_grows_with_what_processes_differ_by_and_its_estimate_stays() -> None:
+    rng, numbers, even = np.random.default_rng(0), np.repeat(np.arange(3), 8), Series(np.ones(24))
+    noise, drawn = rng.normal(0.0, 0.005, 24), rng.normal(0.0, 1.0, 3)
+    drawn -= drawn.mean()
+    widths = []
+    for between in (0.0, 0.01, 0.03, 0.1):
+        logs = between * drawn[numbers] + noise
+        gain = speedup(Series(np.exp(logs), processes=numbers), even)
+        alone = speedup(Series(np.exp(logs)), even)
+        assert gain.value == alone.value
+        assert gain.low <= alone.low
+        assert gain.high >= alone.high
+        widths.append(gain.high - gain.low)
+    assert widths == sorted(widths)
+    one = speedup(Series(np.exp(noise), processes=np.zeros(24, int)), even)
+    assert one == speedup(Series(np.exp(noise)), even), "of one process nothing is known of others"
+
+
+def test_parts_of_processes_of_their_own_are_told_apart() -> None:
+    one, two = (Timing(np.ones((n, 1)), np.zeros(n), np.zeros((n, 1)), np.zeros((n, 1))) for n in (2, 3))
+    both = joined([joined([one, two], apart=True), one], apart=True)
+    assert both.processes is not None
+    assert both.processes.tolist() == [0, 0, 1, 1, 1, 2, 2]
+    (series,) = both.models
+    behind = series.behind(series).processes
+    assert behind is not None
+    assert behind.tolist() == [0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5]
+    assert joined([one, two]).processes is None

@@ -202,7 +202,7 @@ def _together(rounds: Sequence[Readings]) -> Readings:
     shared = [c for c in rounds[0].cells if all(c in r.cells for r in rounds)]
     parts = [each.timing.only([each.cells.index(c) for c in shared]) for each in rounds]
     failed = {cell: why for each in rounds for cell, why in each.failed.items()}
-    return Readings(tuple(shared), joined(parts), failed)
+    return Readings(tuple(shared), joined(parts, apart=True), failed)
 
 
 def busy_share(readings: Readings) -> float:

@@ -2,13 +2,14 @@
 
 Models that share a block are compared in it: what slowed the machine down slowed all of them. A ratio is the
 Hodges-Lehmann estimate of the log-ratios of all blocks, with the Wilcoxon signed-rank interval, which assumes no
-distribution.
+distribution. Blocks of one process share what that process drew once (where its memory lies, for one), so that an
+interval reaches farther where processes differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import Any
@@ -22,6 +23,11 @@ from inlay.trial import LEVEL, Interval
 MIN_PAIRS = 6
 """Below six pairs no 95 % signed-rank interval exists: 2 / 2^5 > 0.05."""
 
+_LEAST_OF_A_PROCESS = 3
+"""Blocks of a process whose center says something."""
+_MAD = 1.4826  # standard deviations in a median absolute deviation, of normal values
+_HL_VARIANCE = np.pi / 3.0  # of a Hodges-Lehmann estimate, in that of a mean, for normal values
+
 _MAX_EXACT_PAIRS = 50  # up to which the exact null distribution is used; the normal approximation is good beyond
 
 
@@ -34,12 +40,14 @@ class Series:
         taken: share of each that other processes may have taken besides, at most; same shape, or one for all.
         by_feed: the readings on each feed of a workload, shape (blocks, feeds); None where there is one.
         exact: they have no noise: one tells all.
+        processes: numbers of the processes that the blocks were read in, shape (blocks,); None for one.
     """
 
     ns: np.ndarray
     taken: np.ndarray | float = 0.0
     by_feed: np.ndarray | None = None
     exact: bool = False
+    processes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ns)
@@ -55,7 +63,8 @@ class Series:
         by_feed = None
         if first.by_feed is not None and self.by_feed is not None:
             by_feed = np.concatenate([first.by_feed, self.by_feed])
-        return Series(np.concatenate([first.ns, self.ns]), taken, by_feed, self.exact)
+        processes = _numbered([(s.processes, len(s)) for s in (first, self)])
+        return Series(np.concatenate([first.ns, self.ns]), taken, by_feed, self.exact, processes)
 
     def on_each_feed(self) -> list[Series]:
         """The readings on each feed of a workload; empty where there is one. What others took of each is not known."""
@@ -73,6 +82,7 @@ class Timing:
         hit: share of each reading on the clock that they took, at most, shape (blocks, models).
         by_feed: nanoseconds per inference on each feed of a workload, shape (blocks, models, feeds); none for one.
         exact: whether readings have no noise, of all models or each, shape (models,).
+        processes: numbers of the processes that blocks were read in, shape (blocks,); None for one.
     """
 
     ns: np.ndarray
@@ -81,6 +91,7 @@ class Timing:
     hit: np.ndarray
     by_feed: np.ndarray | None = None
     exact: np.ndarray | bool = False
+    processes: np.ndarray | None = None
 
     @classmethod
     def of(cls, blocks: Sequence[Mapping[str, Any]], exact: bool = False) -> Timing:
@@ -93,7 +104,8 @@ class Timing:
     def models(self) -> tuple[Series, ...]:
         """The readings of each model."""
         feeds = [None] * self.ns.shape[1] if self.by_feed is None else [*np.moveaxis(self.by_feed, 1, 0)]
-        return tuple(map(Series, self.ns.T, self.taken.T, feeds, np.broadcast_to(self.exact, len(feeds)).tolist()))
+        exact = np.broadcast_to(self.exact, len(feeds)).tolist()
+        return tuple(map(Series, self.ns.T, self.taken.T, feeds, exact, [self.processes] * len(feeds)))
 
     @property
     def is_exact(self) -> bool:
@@ -125,7 +137,8 @@ class Timing:
         at = np.asarray(models, int)
         ns, taken, hit = (each[:, at] for each in (self.ns, self.taken, self.hit))
         by_feed = None if self.by_feed is None else self.by_feed[:, at]
-        return Timing(ns, self.drift, taken, hit, by_feed, np.broadcast_to(self.exact, self.ns.shape[1])[at])
+        exact = np.broadcast_to(self.exact, self.ns.shape[1])[at]
+        return replace(self, ns=ns, taken=taken, hit=hit, by_feed=by_feed, exact=exact)
 
     def without(self, models: Collection[int]) -> Timing:
         """The same without some of the models."""
@@ -135,18 +148,34 @@ class Timing:
         """So many blocks, of which other processes took the least, whatever the readings say."""
         hit = np.maximum(self.hit.max(axis=1), policy.MAX_PREEMPTED)  # what may be is no reason to choose
         kept = np.sort(np.argsort(hit, kind="stable")[:blocks])
-        by_feed = None if self.by_feed is None else self.by_feed[kept]
-        return Timing(self.ns[kept], self.drift[kept], self.taken[kept], self.hit[kept], by_feed, self.exact)
+        by_feed, processes = (None if each is None else each[kept] for each in (self.by_feed, self.processes))
+        ns, drift, taken, hit = (each[kept] for each in (self.ns, self.drift, self.taken, self.hit))
+        return Timing(ns, drift, taken, hit, by_feed, self.exact, processes)
 
 
-def joined(parts: Sequence[Timing]) -> Timing:
-    """The blocks of all parts, in turn, of the same models."""
+def joined(parts: Sequence[Timing], apart: bool = False) -> Timing:
+    """The blocks of all parts, in turn, of the same models.
+
+    Args:
+        parts: at least one.
+        apart: each was read in processes of its own; else all in the same one.
+    """
     ns, drift, taken, hit = (
         np.concatenate([getattr(p, name) for p in parts]) for name in ("ns", "drift", "taken", "hit")
     )
     by_feed = [p.by_feed for p in parts if p.by_feed is not None]
     whole = np.concatenate(by_feed) if len(by_feed) == len(parts) else None
-    return Timing(ns, drift, taken, hit, whole, parts[0].exact)
+    processes = _numbered([(p.processes, len(p.ns)) for p in parts]) if apart else None
+    return Timing(ns, drift, taken, hit, whole, parts[0].exact, processes)
+
+
+def _numbered(parts: Sequence[tuple[np.ndarray | None, int]]) -> np.ndarray:
+    """Numbers of processes, by block, of parts that share none: of each its own numbers, and how many blocks it has."""
+    found = np.zeros(0, int)
+    for own, blocks in parts:
+        numbers = np.zeros(blocks, int) if own is None else own
+        found = np.concatenate([found, numbers + found.max(initial=-1) + 1])
+    return found
 
 
 def read_again(found: Timing, blocks: int, again: Callable[[int], Timing]) -> Timing:
@@ -200,7 +229,8 @@ def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
     that of all largest ones, which is what is returned: it covers the truth at least as often, however preemption is
     spread over models and blocks. The estimate is that of the readings without what was taken.
 
-    The interval is (0, inf) where there are too few readings for the level. Readings without noise have the ratio of
+    Where processes differ by more than their blocks explain, the interval reaches as much farther (:func:`_between`). It
+    is (0, inf) where there are too few readings for the level. Readings without noise have the ratio of
     one pair, and a model has that of 1 to itself.
 
     Args:
@@ -216,7 +246,31 @@ def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
     less, more = np.log1p(-np.asarray(base.taken)), -np.log1p(-np.asarray(other.taken))
     low, high = (hodges_lehmann(ratios + d, level) for d in (less, more))
     value = hodges_lehmann(ratios + less + more, level).value
-    return Interval(*(float(np.exp(x)) for x in (value, low.low, high.high)))
+    apart = 0.0 if base.processes is None else _between(ratios + less + more, base.processes, level)
+    down, up = (float(np.hypot(reach, apart)) for reach in (value - low.low, high.high - value))
+    return Interval(*(float(np.exp(x)) for x in (value, value - down, value + up)))
+
+
+def _between(ratios: np.ndarray, processes: np.ndarray, level: float) -> float:
+    """How far the mean of what processes drew once may be from what it is in all processes, to each side.
+
+    A random effect of the process, by moments: the variance of the processes' estimates, less what their blocks
+    explain, and Student's interval of as many values as there are processes. Two would need an interval of 12.7
+    standard errors, which says nothing: it is taken as of three.
+
+    By simulation with three processes of eight blocks: where processes differ by 1 % and blocks by as much, signed
+    ranks alone cover the truth in 65 % of cases, with this in 92 %; the interval is half as wide again where processes
+    do not differ, a fifth with six of them.
+    """
+    groups = [own for p in np.unique(processes) if len(own := ratios[processes == p]) >= _LEAST_OF_A_PROCESS]
+    if len(groups) < 2:
+        return 0.0
+    centers = np.array([hodges_lehmann(own).value for own in groups])
+    within = np.concatenate([np.abs(own - center) for own, center in zip(groups, centers, strict=True)])
+    spread = (_MAD * float(np.median(within))) ** 2 * within.size / (within.size - len(groups))
+    explained = _HL_VARIANCE * spread * float(np.mean([1.0 / len(own) for own in groups]))
+    variance = max(0.0, float(centers.var(ddof=1)) - explained)
+    return _student(max(len(groups), 3), level) * float(np.sqrt(variance / len(groups)))
 
 
 @lru_cache(maxsize=64)

@@ -88,7 +88,7 @@ def compare(
                 readings.append(_read(worker, artifacts, feed, blocks, rng))
                 facts = worker.fingerprint.facts
         changed = [changed_since(copy) for copy in copies]
-    first, *_ = models = joined(readings).models
+    first, *_ = models = joined(readings, apart=True).models
     rows = []
     for file, model, why in zip(files, models, changed, strict=True):
         gain = speedup(first, model)

@@ -123,7 +123,7 @@ class FreshReadings:
         self.preempted.extend(bool(p) for r in readings for p in r.timing.preempted)
         self.counts.append(len(readings))
         self._compare_places(kept, readings)
-        whole = joined([r.timing for r in readings])
+        whole = joined([r.timing for r in readings], apart=True)
         return [replace(e, readings=model) for e, model in zip(kept, whole.models, strict=True)]
 
     def _at_once(
@@ -166,7 +166,7 @@ class FreshReadings:
         of_place: dict[int, list[Timing]] = {}
         for reading in readings:
             of_place.setdefault(reading.place, []).append(reading.timing)
-        each = [joined(timings) for timings in of_place.values()]
+        each = [joined(timings, apart=True) for timings in of_place.values()]
         for i, entry in enumerate(entries):
             gains = [speedup(t.models[0], t.models[i]) for t in each if i]
             if gains and max(g.low for g in gains) > min(g.high for g in gains):
