@@ -229,9 +229,9 @@ def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
     that of all largest ones, which is what is returned: it covers the truth at least as often, however preemption is
     spread over models and blocks. The estimate is that of the readings without what was taken.
 
-    Where processes differ by more than their blocks explain, the interval reaches as much farther (:func:`_between`). It
-    is (0, inf) where there are too few readings for the level. Readings without noise have the ratio of
-    one pair, and a model has that of 1 to itself.
+    Where processes differ by more than their blocks explain, the interval reaches as much farther (:func:`_between`).
+    It is (0, inf) where there are too few readings for the level. Readings without noise have the ratio of one pair,
+    and a model has that of 1 to itself.
 
     Args:
         base: of the model to compare with.
