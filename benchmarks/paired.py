@@ -50,7 +50,8 @@ class Readings:
         a, b = self.digests[over], self.digests[name]
         if a == b:
             return {"value": 1.0, "low": 1.0, "high": 1.0}
-        found = speedup(*(Series(self.ns[d], processes=self.processes) for d in (a, b)))
+        old, new = (Series(self.ns[digest], processes=self.processes) for digest in (a, b))
+        found = speedup(old, new)
         return {"value": found.value, "low": found.low, "high": found.high}
 
     def milliseconds(self, name: str) -> float:
