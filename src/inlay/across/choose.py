@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from inlay.across.candidates import candidates
-from inlay.across.comparing import Comparison, busy_share
+from inlay.across.comparing import Comparison
 from inlay.across.result import GIVEN, ONE, Cell, Ratio, Table, regret
 from inlay.errors import RunFailed
 from inlay.measure.panel import Readings
+from inlay.measure.policy import BUSY
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact
 
 _TRIES = 3
 """Files that are verified on unseen samples before the choice is among those that the runs delivered: each look at
 these samples weakens what they prove."""
-_BUSY = 0.2
-"""Share of preempted blocks above which the machine was not quiet, as in a run's own confirmation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,6 @@ def _reasons(table: Mapping[tuple[str, str], Cell]) -> str:
 
 
 def _busy(readings: Readings) -> list[str]:
-    if busy_share(readings) <= _BUSY:
+    if np.mean(readings.timing.preempted) <= BUSY:
         return []
     return ["the machine was busy: other processes took a part of many readings; measure again on a quiet machine"]

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from inlay.across import policy
 from inlay.across.result import GIVEN, Cell
 from inlay.across.session import AcrossSession
@@ -203,8 +201,3 @@ def _together(rounds: Sequence[Readings]) -> Readings:
     parts = [each.timing.only([each.cells.index(c) for c in shared]) for each in rounds]
     failed = {cell: why for each in rounds for cell, why in each.failed.items()}
     return Readings(tuple(shared), joined(parts, apart=True), failed)
-
-
-def busy_share(readings: Readings) -> float:
-    """Share of the blocks in which other processes took a part of a reading."""
-    return float(np.mean(readings.timing.preempted))

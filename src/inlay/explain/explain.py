@@ -154,11 +154,9 @@ def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed:
     artifact = Artifact(path.resolve(), "given")
     try:
         slot = 0 if worker.deterministic else policy.TIMED_SLOT_NS
-        blocks = 1 if worker.deterministic else policy.TIMED_BLOCKS
-        ns = (
-            worker.time([artifact], feed, blocks, slot, 0).own_ns if "latency" not in worker.lacks else np.zeros((1, 1))
-        )
-        latency = float(np.median(ns))
+        latency = 0.0
+        if "latency" not in worker.lacks:
+            latency = worker.time([artifact], feed, policy.TIMED_BLOCKS, slot, 0).models[0].median_ns
         repeats = int(np.clip(policy.PROFILE_S * 1e9 / max(latency, 1e3), policy.PROFILE_LEAST, policy.PROFILE_MOST))
         kernels = worker.profile(artifact, feed, repeats)
     except TargetError as error:

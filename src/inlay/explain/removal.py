@@ -82,14 +82,14 @@ def _timing(worker: Worker, artifacts: Sequence[Artifact], feed: Path, deadline:
 
     Where a build happens to lie in memory makes one of two equal models up to 3 % faster for as long as it lives.
     """
-    rounds, blocks, slot_ns = policy.PAIR_ROUNDS, policy.PAIR_BLOCKS, policy.PAIR_SLOT_NS
-    if worker.deterministic:
-        rounds, blocks, slot_ns = 1, 1, 0
+    rounds, slot_ns = (1, 0) if worker.deterministic else (policy.PAIR_ROUNDS, policy.PAIR_SLOT_NS)
     found = list[Timing]()
     for number in range(rounds):
         order = np.random.default_rng(number).permutation(len(artifacts))
         try:
-            some = worker.time([artifacts[i] for i in order], feed, blocks, slot_ns, number, lambda: deadline.left)
+            some = worker.time(
+                [artifacts[i] for i in order], feed, policy.PAIR_BLOCKS, slot_ns, number, lambda: deadline.left
+            )
             found.append(some.only(np.argsort(order)))
         finally:
             for artifact in artifacts:

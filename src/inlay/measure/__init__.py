@@ -2,9 +2,9 @@
 
 It imports the targets' protocols and what trials hold. In the order of its flow: ``client`` starts a ``worker`` and
 sends it messages (``in_process`` answers them without a process, for simulated targets), ``blocks`` times models in
-turns, ``stats`` makes intervals of the readings, ``race`` decides by them whether a candidate beats the incumbent, and
-``journal`` keeps everything. ``panel`` times models on several targets in turn, ``own_precision`` one model on a target
-in two precisions. ``policy`` holds the constants.
+turns, ``paired`` makes ratios with intervals of the readings, ``race`` decides by them whether a candidate beats the
+incumbent, and ``journal`` keeps everything. ``panel`` times models on several targets in turn, ``own_precision`` one
+model on a target in two precisions. ``policy`` holds the constants.
 """
 
 __all__ = ["blocks", "client", "in_process", "journal", "own_precision", "paired", "panel", "policy", "race", "worker"]

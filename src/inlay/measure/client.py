@@ -234,7 +234,7 @@ class Worker:
         Args:
             artifacts: the models.
             feed: file of their inputs, or of a :class:`~inlay.data.Workload`.
-            blocks: how many.
+            blocks: how many; one where readings have no noise.
             slot_ns: nanoseconds that one reading should take at least.
             seed: of the order within blocks.
             left_s: seconds that are left; no block but the first is begun that would take longer, and no model built
@@ -245,7 +245,7 @@ class Worker:
             Late: there was no time to build all of them.
         """
         found: list[dict[str, Any]] = []
-        for each in np.random.default_rng(seed).integers(2**31, size=blocks):
+        for each in np.random.default_rng(seed).integers(2**31, size=1 if self.deterministic else blocks):
             if found and left_s() < self.took["time"][-1] * len(artifacts):
                 break
             try:

@@ -127,11 +127,6 @@ class Timing:
         """Which blocks neither drifted nor were preempted: all models of a block count, or none, shape (blocks,)."""
         return np.asarray((self.drift <= policy.MAX_DRIFT) & ~self.preempted)
 
-    @property
-    def busy_share(self) -> float:
-        """Share of the blocks in which other processes took a part of a reading."""
-        return float(np.mean(self.preempted))
-
     def only(self, models: ArrayLike) -> Timing:
         """These models, in this order."""
         at = np.asarray(models, int)

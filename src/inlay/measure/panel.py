@@ -13,7 +13,7 @@ from inlay.deadline import Clock
 from inlay.errors import Late, TargetError
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Lab
-from inlay.measure.paired import Series, Timing, joined, speedup
+from inlay.measure.paired import Series, Timing, joined, read_again, speedup
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Interval
 
@@ -135,22 +135,18 @@ def time_in_turn(
     found: list[Timing] = []
     took_s = 0.0
 
-    def more(count: int) -> None:
+    def more(count: int) -> Timing:
         nonlocal took_s
         for _ in range(count):
             if found and left_s() < took_s:
-                return
+                break
             begun = clock()
             _block(turns, found, feed, slot_ns, rng)
             took_s = clock() - begun
+        return joined(found)
 
     blocks = 1 if all(workers[label].deterministic for label in turns) else blocks
-    more(blocks)
-    timing = joined(found)
-    disturbed = int(timing.preempted.sum())
-    if disturbed:
-        more(disturbed)
-        timing = joined(found).least_preempted(min(blocks, len(found)))
+    timing = read_again(more(blocks), blocks, more)
     cells = tuple((row, label) for label, each in turns.items() for row in each.files)
     failed = {(row, label): why for label, each in turns.items() for row, why in each.failed.items()}
     return Readings(cells, timing, failed)

@@ -21,6 +21,7 @@ percent of coverage. Over simulated races of every length it covers the truth in
 MAX_PREEMPTED = 0.02  # share of a reading that other processes may have taken; beyond, its block is discarded
 ONE_BY_ONE = 8  # inferences in a slot up to which each is timed by itself: turns of others last as long as some of them
 MOST_TAKEN = 0.99  # the same, where next to nothing of a reading was the model's own: it then says next to nothing
+BUSY = 0.2  # share of preempted blocks beyond which the faster half of the others may not outweigh them
 MAX_DRIFT = 0.02  # log-ratio of the two passes through a block beyond which it is discarded
 LOST_FIRST = 0.93  # speedup over the incumbent below which the first look gives up, whatever the interval
 LOST_LATER = 0.97  # the same at later looks, which rest on at least twice the blocks

@@ -21,6 +21,7 @@ from inlay.errors import InlayError, Late, TargetError
 from inlay.measure.client import Limit
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.paired import MIN_PAIRS, Timing, joined, read_again, speedup
+from inlay.measure.policy import BUSY
 from inlay.model.heard import doing
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
@@ -28,8 +29,6 @@ from inlay.trial import counted, shown_ratio
 
 _RESERVE = 4.0
 """Times the seconds of one process that must be left for its preempted blocks to be measured again."""
-_BUSY = 0.2
-"""Share of blocks with preempted readings above which the faster half of the others may not outweigh them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +77,7 @@ class FreshReadings:
     @property
     def is_busy(self) -> bool:
         """Whether the machine was never quiet for long enough."""
-        return bool(self.preempted) and float(np.mean(self.preempted)) > _BUSY
+        return bool(self.preempted) and float(np.mean(self.preempted)) > BUSY
 
     def of(self, entries: Sequence[Entry], processes: int, blocks: int, later: int = 0) -> list[Entry]:
         """The contenders with new readings in place of theirs, without those that failed.
@@ -192,10 +191,9 @@ class FreshReadings:
             raise
 
     def _read(
-        self, place: int, start: StartWorker, entries: Sequence[Entry], most: int, seed: int, later: int
+        self, place: int, start: StartWorker, entries: Sequence[Entry], blocks: int, seed: int, later: int
     ) -> _Reading:
         with start(self.config.target, self.folder, self.limit) as fresh:
-            blocks = 1 if fresh.deterministic else most
             files, slot_ns = [e.file for e in entries], self.config.protocol.slot_ns
             begun = self.deadline.clock()
 
