@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.autotuner.duel import Duel, PooledVariance
+from inlay.autotuner.duel import Duel
+from inlay.measure.paired import PooledVariance
 
 
 def fought(turns: int, incumbent_ms: float, candidate_ms: float, threshold: float = 1.0) -> Duel:
     duel = Duel(turns)
-    while not duel.finished(threshold):
+    while not duel.finished(threshold, PooledVariance()):
         duel = duel.with_reading(candidate_ms if duel.candidate_next else incumbent_ms)
     return duel
 
 
 def test_the_order_alternates() -> None:
     duel, order = Duel(4), ""
-    while not duel.finished(0.1):
+    while not duel.finished(0.1, PooledVariance()):
         order += "c" if duel.candidate_next else "i"
         duel = duel.with_reading(1.0)
     assert order == "icciicci"

@@ -1,4 +1,4 @@
-"""Hodges-Lehmann estimates and their signed-rank intervals, against brute force and by simulation."""
+"""Readings in blocks and their ratios: estimates and intervals against brute force and by simulation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import wilcoxon
 
-from inlay.measure.paired import MIN_PAIRS, Series, Timing, hodges_lehmann, joined, speedup
+from inlay.measure.paired import MIN_PAIRS, Series, Timing, hodges_lehmann, joined, read_again, speedup
+from inlay.trial import Interval
 
 numbers = arrays(np.float64, st.integers(1, 25), elements=st.floats(-100, 100))
 
@@ -153,3 +154,51 @@ def test_parts_of_processes_of_their_own_are_told_apart() -> None:
     assert behind is not None
     assert behind.tolist() == [0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5]
     assert joined([one, two]).processes is None
+
+
+def test_readings_without_noise_have_the_ratio_of_one_pair_and_a_model_that_of_1_to_itself() -> None:
+    given, other = (Series(np.array([ns]), exact=True) for ns in (3.0, 2.0))
+    assert speedup(given, other) == Interval.exactly(1.5)
+    noisy = Series(np.array([3.0]))
+    assert not speedup(noisy, other).is_told, "the control: one of the two has noise"
+    busy = Series(np.array([3.0, 4.0]), np.array([0.5, 0.0]))
+    assert speedup(busy, busy) == Interval.exactly(1.0), "whatever others took of its readings"
+
+
+def blocks(*hit: tuple[float, float], exact: np.ndarray | bool = False) -> Timing:
+    """Readings of two models, of which others took these shares; the first model's tell the blocks apart."""
+    taken = np.array(hit)
+    ns = np.stack([1.0 + np.arange(len(hit)), np.full(len(hit), 9.0)], axis=1)
+    return Timing(ns, np.zeros(len(hit)), taken, taken, exact=exact)
+
+
+def test_preempted_blocks_are_read_again_and_count_only_where_too_few_others_remain() -> None:
+    asked = list[int]()
+
+    def again(first: Timing, more: Timing) -> list[float]:
+        def read(count: int) -> Timing:
+            asked.append(count)
+            return joined([first, more])
+
+        return list(read_again(first, 3, read).ns[:, 0].tolist())
+
+    first = blocks((0.0, 0.5), (0.0, 0.0), (0.3, 0.0))
+    assert again(first, blocks((0.0, 0.0), (0.0, 0.0))) == [2.0, 1.0, 2.0]
+    assert again(first, blocks((0.9, 0.0), (0.0, 0.0))) == [2.0, 3.0, 2.0], "the least disturbed of those that were"
+    assert asked == [2, 2]
+    assert again(blocks(*[(0.0, 0.01)] * 3), first) == [1.0, 2.0, 3.0]
+    assert again(blocks(*[(0.0, 0.5)] * 3, exact=np.array([False, True])), first) == [1.0, 2.0, 3.0]
+    assert asked == [2, 2], "nothing was disturbed that has noise"
+
+
+def test_models_keep_their_readings_where_others_are_left_out_or_change_places() -> None:
+    rng = np.random.default_rng(0)
+    ns, hit, by_feed = rng.random((4, 3)), rng.random((4, 3)), rng.random((4, 3, 2))
+    whole = Timing(ns, np.zeros(4), hit / 2, hit, by_feed, np.array([True, False, False]))
+    for part, kept in ((whole.only([2, 0]), (2, 0)), (whole.without([1]), (0, 2)), (joined([whole]), (0, 1, 2))):
+        for model, i in zip(part.models, kept, strict=True):
+            assert model.by_feed is not None
+            np.testing.assert_array_equal(model.ns, ns[:, i])
+            np.testing.assert_array_equal(model.taken, hit[:, i] / 2)
+            np.testing.assert_array_equal(model.by_feed, by_feed[:, i])
+            assert model.exact == (i == 0)

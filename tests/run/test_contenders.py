@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inlay.measure.paired import Series
+from inlay.measure.paired import Series, speedup
 from inlay.run.confirm.contenders import (
+    LOOK_LEVEL,
     TIE,
     Entry,
     champion_of,
@@ -138,3 +139,14 @@ def test_an_open_case_that_cannot_win_needs_no_second_look() -> None:
     assert open_cases(given, [alike, replace(alike)]) == [0, 1]  # either may be the winner
     assert open_cases(given, [alike, faster]) == []
     assert open_cases(given, []) == []
+
+
+def test_what_others_may_have_taken_leaves_open_what_it_leaves_undecided() -> None:
+    """The interval that decides says whether a second look is needed."""
+    given, own = Series(np.full(24, 1e6)), 1e6 * np.exp(np.resize([0.002, -0.002], 24) - 0.01)
+    assert open_cases(given, [Series(own)]) == [], "the control: on a quiet machine it is clear"
+    taken = np.resize([0.05, 0.05, 0.0], 24)
+    busy = Series(own / (1.0 - taken), taken)
+    shown = speedup(given, busy, LOOK_LEVEL)
+    assert shown.low <= 1.0 < shown.value
+    assert open_cases(given, [busy]) == [0]

@@ -1,9 +1,8 @@
 """Is a scheme that seems faster really faster? Decided by measuring it and the incumbent in turns.
 
 A single good reading among thirty is mostly luck. So a promising scheme and the incumbent are measured again, in
-turns, and the scheme is accepted when the mean of the log-ratios exceeds the threshold by three standard errors. The
-variance of the ratios is pooled over all duels of a run, so that its estimate improves with time. Once it is known
-well, a clear gain needs two turns only. Without noise the variance is 0, and every true gain is accepted.
+turns, and the scheme is accepted when the pairs show a gain by the variance of all duels of a run. Once that is known
+well, a clear gain needs two turns only.
 """
 
 from __future__ import annotations
@@ -11,45 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-STANDARD_ERRORS = 3.0
-"""Standard errors by which a gain must exceed the threshold: one false accept in about 700 (normal distribution)."""
-
-MIN_FREEDOM = 4
-"""Degrees of freedom below which the estimated deviation is doubled, since it may be small by chance."""
+from inlay.measure.paired import PooledVariance
 
 MOST_FAILED = 8
 """Failed readings in a row after which no more are asked for, of a model that had been measured before."""
-
-MIN_EXCESS = 1e-12
-"""Least excess over the threshold, as a log-ratio: rounding errors are no gain."""
-
-
-@dataclass(frozen=True)
-class PooledVariance:
-    """Variance of the log-ratios of all duels of a run.
-
-    Attributes:
-        squares: sum of squared deviations from the mean of their duel.
-        freedom: degrees of freedom.
-    """
-
-    squares: float = 0.0
-    freedom: int = 0
-
-    def including(self, ratios: tuple[float, ...]) -> PooledVariance:
-        """The variance with the log-ratios of one more duel; a single ratio says nothing about it."""
-        if len(ratios) < 2:
-            return self
-        mean = sum(ratios) / len(ratios)
-        return PooledVariance(self.squares + sum((r - mean) ** 2 for r in ratios), self.freedom + len(ratios) - 1)
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of a single log-ratio."""
-        if not self.freedom:
-            return math.inf
-        plain = math.sqrt(self.squares / self.freedom)
-        return plain if self.freedom >= MIN_FREEDOM else 2 * plain
 
 
 @dataclass(frozen=True)
@@ -81,23 +45,21 @@ class Duel:
             return replace(self, candidate_ms=(*self.candidate_ms, latency_ms))
         return replace(self, incumbent_ms=(*self.incumbent_ms, latency_ms))
 
-    def finished(self, threshold: float, variance: PooledVariance | None = None) -> bool:
+    def finished(self, threshold: float, variance: PooledVariance) -> bool:
         """Whether both had all their turns, or two turns or more already decide.
 
         They do where they average below ``threshold``, or above it as clearly as is needed in the end.
 
         Args:
             threshold: speedup that the candidate needs.
-            variance: of earlier duels; with too few degrees of freedom, or none, no gain is clear before the end.
+            variance: of earlier duels; before it is known, no gain is clear before the end.
         """
         complete = min(len(self.incumbent_ms), len(self.candidate_ms)) >= self.turns
         even = len(self.incumbent_ms) == len(self.candidate_ms)
         if complete or not even or len(self.ratios) < 2:
             return complete
-        known = variance is not None and variance.freedom >= MIN_FREEDOM
-        return self._mean <= math.log(threshold) or (
-            known and variance is not None and self.accepts(threshold, variance.including(self.ratios))
-        )
+        below = self._mean <= math.log(threshold)
+        return below or (variance.is_known and self.accepts(threshold, variance.including(self.ratios)))
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -112,8 +74,7 @@ class Duel:
 
     def accepts(self, threshold: float, variance: PooledVariance) -> bool:
         """Whether the candidate is faster by ``threshold``; ``variance`` includes this duel."""
-        error = variance.deviation / math.sqrt(len(self.ratios))
-        return self._mean - math.log(threshold) > max(STANDARD_ERRORS * error, MIN_EXCESS)
+        return variance.shows_gain(self.ratios, threshold)
 
     @property
     def latencies_ms(self) -> tuple[float, float]:

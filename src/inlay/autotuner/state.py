@@ -16,8 +16,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from inlay.autotuner.duel import MOST_FAILED, Duel, PooledVariance
+from inlay.autotuner.duel import MOST_FAILED, Duel
 from inlay.autotuner.final import FinalComparison
+from inlay.measure.paired import PooledVariance
 from inlay.regions.evolve import Incumbent
 from inlay.regions.schemes import InsertionScheme
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, Proposal, Trial

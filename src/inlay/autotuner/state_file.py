@@ -14,11 +14,12 @@ from typing import Any
 
 import yaml
 
-from inlay.autotuner.duel import Duel, PooledVariance
+from inlay.autotuner.duel import Duel
 from inlay.autotuner.final import FinalComparison
 from inlay.autotuner.state import SavedRecord
 from inlay.errors import JournalError, UsageError
 from inlay.files import write_text
+from inlay.measure.paired import PooledVariance
 from inlay.model.graph import Graph
 from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config

@@ -4,10 +4,13 @@ Models that share a block are compared in it: what slowed the machine down slowe
 Hodges-Lehmann estimate of the log-ratios of all blocks, with the Wilcoxon signed-rank interval, which assumes no
 distribution. Blocks of one process share what that process drew once (where its memory lies, for one), so that an
 interval reaches farther where processes differ.
+
+:func:`speedup` does that. Of two or three pairs, only the :class:`PooledVariance` of many comparisons tells more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -27,7 +30,9 @@ _LEAST_OF_A_PROCESS = 3
 """Blocks of a process whose center says something."""
 _MAD = 1.4826  # standard deviations in a median absolute deviation, of normal values
 _HL_VARIANCE = np.pi / 3.0  # of a Hodges-Lehmann estimate, in that of a mean, for normal values
-
+_STANDARD_ERRORS = 3.0  # by which a gain must be exceeded: one false accept in about 700 (normal distribution)
+_MIN_FREEDOM = 4  # degrees of freedom below which an estimated deviation may be small by chance
+_MIN_EXCESS = 1e-12  # least excess of a log-ratio: rounding errors are no gain
 _MAX_EXACT_PAIRS = 50  # up to which the exact null distribution is used; the normal approximation is good beyond
 
 
@@ -68,7 +73,9 @@ class Series:
 
     def on_each_feed(self) -> list[Series]:
         """The readings on each feed of a workload; empty where there is one. What others took of each is not known."""
-        return [] if self.by_feed is None else [Series(ns, exact=self.exact) for ns in self.by_feed.T]
+        return (
+            [] if self.by_feed is None else [Series(ns, 0.0, None, self.exact, self.processes) for ns in self.by_feed.T]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +118,6 @@ class Timing:
     def is_exact(self) -> bool:
         """Whether one block tells all of all models."""
         return bool(np.all(self.exact))
-
-    @property
-    def own_ns(self) -> np.ndarray:
-        """Nanoseconds per inference without what other processes took, shape (blocks, models)."""
-        return np.asarray(self.ns * (1.0 - self.taken))
 
     @property
     def preempted(self) -> np.ndarray:
@@ -266,6 +268,48 @@ def _between(ratios: np.ndarray, processes: np.ndarray, level: float) -> float:
     explained = _HL_VARIANCE * spread * float(np.mean([1.0 / len(own) for own in groups]))
     variance = max(0.0, float(centers.var(ddof=1)) - explained)
     return _student(max(len(groups), 3), level) * float(np.sqrt(variance / len(groups)))
+
+
+@dataclass(frozen=True)
+class PooledVariance:
+    """Variance of the log-ratios of many comparisons of a few pairs each.
+
+    Signed ranks need six pairs. Where there is time for two or three pairs of each scheme, though for many schemes, how
+    log-ratios scatter is estimated from all of them, better and better. Without noise the variance is 0, and every true
+    gain is shown.
+
+    Attributes:
+        squares: sum of squared deviations from the mean of their comparison.
+        freedom: degrees of freedom.
+    """
+
+    squares: float = 0.0
+    freedom: int = 0
+
+    def including(self, ratios: Sequence[float]) -> PooledVariance:
+        """The variance with the log-ratios of one more comparison; a single ratio says nothing about it."""
+        if len(ratios) < 2:
+            return self
+        mean = sum(ratios) / len(ratios)
+        return PooledVariance(self.squares + sum((r - mean) ** 2 for r in ratios), self.freedom + len(ratios) - 1)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is not small by mere chance."""
+        return self.freedom >= _MIN_FREEDOM
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of a single log-ratio; doubled while the variance may be small by chance."""
+        if not self.freedom:
+            return math.inf
+        plain = math.sqrt(self.squares / self.freedom)
+        return plain if self.is_known else 2 * plain
+
+    def shows_gain(self, ratios: Sequence[float], least: float = 1.0) -> bool:
+        """Whether the mean of log-ratios exceeds that of ``least`` clearly; the variance includes them."""
+        error = self.deviation / math.sqrt(len(ratios))
+        return sum(ratios) / len(ratios) - math.log(least) > max(_STANDARD_ERRORS * error, _MIN_EXCESS)
 
 
 @lru_cache(maxsize=64)

@@ -26,7 +26,7 @@ from inlay.measure.journal import Journal
 from inlay.measure.paired import Series, speedup
 from inlay.prepare.protocol import Protocol
 from inlay.targets.base import Artifact
-from inlay.trial import Interval
+from inlay.trial import Interval, Latency
 
 
 class Meter:
@@ -86,7 +86,7 @@ class Meter:
             timing = self._worker.time(artifacts, self._feed, wanted, self.protocol.slot_ns, seed)
             quiet, ns = timing.is_quiet, timing.ns
             if spare <= 0 or self._worker.deterministic:  # never quiet: less what is known to be others'
-                ns = np.where(quiet[:, None], ns, timing.own_ns)
+                ns = np.where(quiet[:, None], ns, ns * (1.0 - timing.taken))
                 quiet[:] = True
             lost = int((~quiet).sum())
             spare -= lost
@@ -129,7 +129,7 @@ class Meter:
             spent = self._clock() - begun  # the next look would take as long again
             late = spent > min(self.protocol.race_s - spent, self._left_s())
             if self._worker.deterministic or brief or late or self._decided(versus, len(ns)):
-                return Race(new.median_ns, over_base, versus, len(ns))
+                return Race(Latency(new.median_ns, over_base, len(ns)), versus)
             blocks = min(2 * len(ns), self.protocol.most_blocks)
 
     def _decided(self, versus: Interval, blocks: int) -> bool:
@@ -171,13 +171,9 @@ class Race:
     """What a race showed.
 
     Attributes:
-        ns: the candidate's median nanoseconds per inference.
-        speedup: baseline over candidate, with an interval that covers the truth in about 95 % of races.
+        latency: the candidate's; the interval of its speed-up covers the truth in about 95 % of races.
         versus: incumbent over candidate, with the interval of one look.
-        blocks: blocks measured.
     """
 
-    ns: float
-    speedup: Interval
+    latency: Latency
     versus: Interval
-    blocks: int

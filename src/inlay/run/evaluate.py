@@ -21,7 +21,7 @@ from inlay.quant.parts import Parts
 from inlay.run.facts import GRAPH, PROFILE, SIZE
 from inlay.run.progress import SearchStep
 from inlay.targets.base import Artifact, KernelTime
-from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial, shown_ratio
+from inlay.trial import Accuracy, Failed, Infeasible, Measured, Outcome, Proposal, Stage, Trial, shown_ratio
 from inlay.types import Placement
 
 _PROFILE_NS = 300e6
@@ -280,7 +280,7 @@ class Evaluator:
             self.incumbent, self._incumbent_file = self.judged[0], self._baseline_file
             race = self._meter.race("race", self._baseline_file, self._baseline_file, artifact, brief)
         self.tally.measurements += 1
-        outcome: Outcome = Measured(Latency(race.ns, race.speedup, race.blocks), accuracy)
+        outcome: Outcome = Measured(race.latency, accuracy)
         accepted = accuracy.feasible and race.versus.shows_gain()
         return Trial(proposal, outcome, accepted, race.versus)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,9 +23,6 @@ TIE = 0.005
 _HOPELESS = 0.9  # speed-up: a contender this slow in the first round is not measured in the second
 _MATTERS = 1.002  # speed-up: an open case whose estimate is below is not worth a second look
 
-UNREAD = Series(np.empty(0))
-"""No readings."""
-
 
 @dataclass(frozen=True, eq=False)
 class Entry:
@@ -39,7 +36,7 @@ class Entry:
 
     candidate: Candidate
     file: Artifact
-    readings: Series = UNREAD
+    readings: Series = field(default_factory=lambda: Series(np.empty(0)))
 
     @property
     def key(self) -> str:

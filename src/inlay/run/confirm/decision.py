@@ -283,9 +283,8 @@ class Confirmation:
         """Float, the most promising contender for which the bound is shown or nearest to it, and the best anchor."""
         entries = [e for e in contenders if e.key not in given_up]
         promises = {e.key: promise(base, e) for e in entries}
-        quantized = most_promising(
-            [e for e in entries if not e.is_float], promises, 0.0 if self.worker.deterministic else TIE
-        )
+        tie = 0.0 if self.worker.deterministic else TIE
+        quantized = most_promising([e for e in entries if not e.is_float], promises, tie)
         floats = [e for e in entries if e.is_float and verifier.keeps(e)]
         able = [e for e in quantized if not is_hopeless(base, e)]
         chosen = next((e for e in able if verifier.keeps(e)), None)

@@ -31,12 +31,8 @@ _RESERVE = 4.0
 """Times the seconds of one process that must be left for its preempted blocks to be measured again."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Reading:
-    """What one process measured, and on which of the devices."""
-
-    timing: Timing
-    place: int
+_Reading = tuple[int, Timing]
+"""Which of the devices, and what one process measured there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +106,19 @@ class FreshReadings:
                     blamed = next((i for i, e in enumerate(kept) if i and e.file.digest == error.culprit), None)
                     if blamed is not None:
                         self.given_up[kept.pop(blamed).key] = str(error)
-                        readings = [replace(r, timing=r.timing.without([blamed])) for r in readings]
+                        readings = [(place, timing.without([blamed])) for place, timing in readings]
                         continue
-                    if sum(len(r.timing.ns) for r in readings) >= enough:
+                    if sum(len(timing.ns) for _, timing in readings) >= enough:
                         break
                     raise
                 readings += found
                 took_s = self.deadline.clock() - begun
-                if found[0].timing.is_exact:
+                if found[0][1].is_exact:
                     break
-        self.preempted.extend(bool(p) for r in readings for p in r.timing.preempted)
+        self.preempted.extend(bool(p) for _, timing in readings for p in timing.preempted)
         self.counts.append(len(readings))
         self._compare_places(kept, readings)
-        whole = joined([r.timing for r in readings], apart=True)
+        whole = joined([timing for _, timing in readings], apart=True)
         return [replace(e, readings=model) for e, model in zip(kept, whole.models, strict=True)]
 
     def _at_once(
@@ -163,8 +159,8 @@ class FreshReadings:
     def _compare_places(self, entries: Sequence[Entry], readings: Sequence[_Reading]) -> None:
         """Note whose speed-up depends on which of several equal devices measured it."""
         of_place: dict[int, list[Timing]] = {}
-        for reading in readings:
-            of_place.setdefault(reading.place, []).append(reading.timing)
+        for place, timing in readings:
+            of_place.setdefault(place, []).append(timing)
         each = [joined(timings, apart=True) for timings in of_place.values()]
         for i, entry in enumerate(entries):
             gains = [speedup(t.models[0], t.models[i]) for t in each if i]
@@ -213,7 +209,7 @@ class FreshReadings:
                         return joined([found, fresh.time(files, self.feed, count, slot_ns, seed + 1, left_s)])
                 return found
 
-            return _Reading(read_again(found, blocks, again), place)
+            return place, read_again(found, blocks, again)
 
 
 def _with(later: int, entries: Sequence[Entry]) -> float:
