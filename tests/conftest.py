@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import onnx
 import pytest
 
 from inlay.targets.base import Capabilities, Feed
-from tests.support.examples import load_profile
+from tests.support.examples import is_quick, load_profile
 from tests.support.fixtures import MakeWorkspace, NormalizeModel, RewriteModel, SaveModel
 from tests.support.normalizing import normalize_gated, rewrite
+from tests.support.null_workers import null_in_this_process
 from tests.support.workspace import Workspace
 
 os.environ.pop("COLUMNS", None)  # test processes side by side are told a width, and what they print would be cut to it
@@ -51,6 +54,13 @@ def real_models() -> Path:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     return folder
+
+
+@pytest.fixture
+def null_in_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs on ``null`` have their workers in this process, where exhaustive tests are left out: one costs a second."""
+    with null_in_this_process() if is_quick(request.config) else nullcontext():
+        yield
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ class Counting(NullTarget):
 
 
 @pytest.mark.parametrize("most", [18, 30])
+@pytest.mark.matrix
 def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     onnx.save(honesty.network(), tmp_path / "model.onnx")
     target, clock = Counting(noise=0.01, scale=50.0), Clock()
@@ -81,6 +82,7 @@ def test_a_profile_counts_where_it_is_built(is_profiled: bool, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])  # without noise, decisions about scales are measured, too
+@pytest.mark.matrix
 def test_calibration_leaves_the_builds_to_the_search(tmp_path: Path, noise: float) -> None:
     model = concat_model()
     onnx.save(model, tmp_path / "model.onnx")

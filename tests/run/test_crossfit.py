@@ -15,6 +15,8 @@ from inlay.cli import render
 from inlay.report.page import accuracy_words
 from inlay.testing import Builder
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 
 def model(folder: Path) -> Path:
     b = Builder()

@@ -24,6 +24,8 @@ from inlay.testing import full_int8, run_reference
 from inlay.trial import Infeasible, Measured
 from tests.support.detectors import MAKES, Make, detections, detector, images, kept
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 KEPT = 0.95
 LIMITS: dict[str, Any] = {"target": "null", "budget": None, "max_measurements": 8}
 
@@ -37,6 +39,7 @@ def arrays(outputs: Sequence[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("make", MAKES)
+@pytest.mark.matrix
 def test_the_delivered_detector_keeps_its_detections(make: Make, tmp_path: Path) -> None:
     onnx.save(detector(make), tmp_path / "m.onnx")
     feeds = [{"images": image[None]} for image in images(24, 1)]
@@ -93,6 +96,7 @@ def test_quantizing_by_a_recipe_warns_of_a_part_that_is_lost(
 
 
 @pytest.mark.real_model
+@pytest.mark.exhaustive
 def test_a_trained_detector_loses_no_part(real_models: Path, tmp_path: Path) -> None:
     """Its one output joins boxes, objectness and classes of three scales: accuracy it may lack, which is said then."""
     feeds = importlib.import_module("feeds")  # comes with the models

@@ -24,6 +24,8 @@ from inlay.trial import Interval
 from inlay.types import Placement
 from tests.support.fixtures import SaveModel
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 OPEN = "1 of 24 deciding blocks leave open whether full-int8 is faster: give --budget 90s or more"
 
 

@@ -17,6 +17,8 @@ from inlay.prepare.model import prepare
 from inlay.targets.onnxruntime.target import capabilities_for
 from tests.support.decoder import VOCABULARY, WIDTH, decoder, steps
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 
 def saved(feeds: list[Feed], path: Path) -> Path:
     np.savez(path, **{f"{name}_{i}": array for i, feed in enumerate(feeds) for name, array in feed.items()})
@@ -43,6 +45,7 @@ def test_it_is_read_and_ranges_come_from_what_is_there(tmp_path: Path, empty: bo
 
 
 @pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.matrix
 def test_it_is_tuned(tmp_path: Path, empty: bool) -> None:
     onnx.save(decoder(), tmp_path / "m.onnx")
     data = saved(steps(24, empty), tmp_path / "s.npz")

@@ -29,6 +29,8 @@ from inlay.trial import Accuracy
 from tests.support.fixtures import SaveModel
 from tests.support.runtime import check_and_load
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 SAMPLES = 8
 
 

@@ -35,6 +35,8 @@ from inlay.testing import Builder
 from inlay.trial import Interval
 from inlay.types import Placement
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 BOUND = Bound(min_sqnr_db=20.0)
 
 

@@ -33,6 +33,8 @@ from inlay.testing import random_feed, run_reference, small_model, sqnr
 from inlay.tosa import command as tosa
 from inlay.tosa.lowering import lower
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 STAGES = ("as it is", "confirm")
 HOWS = ("in place", "half", "rename", "truncate", "remove")
 
@@ -129,6 +131,7 @@ def same_function(path: Path, given: Given) -> bool:
 
 @pytest.mark.parametrize("word", STAGES)
 @pytest.mark.parametrize("only_float", [False, True], ids=["quantized", "as given"])
+@pytest.mark.matrix
 def test_tune_delivers_what_it_measured(word: str, only_float: bool, given: Given, tmp_path: Path) -> None:
     before, at = load(given.path).sha256, At(word, given.replace)
     done = inlay.tune(
@@ -149,6 +152,7 @@ def test_tune_delivers_what_it_measured(word: str, only_float: bool, given: Give
     assert before[:16] in note
 
 
+@pytest.mark.matrix
 def test_nothing_is_said_of_a_model_that_stays(given: Given, tmp_path: Path) -> None:
     done = inlay.tune(given.path, data=samples(given.old), out=tmp_path / "out", target="null", max_measurements=2)
     assert not [n for n in done.notes if "changed" in n]
@@ -175,6 +179,7 @@ def test_a_baseline_is_delivered_as_it_was_measured(tmp_path: Path) -> None:
     assert same_function(done.model_path, Given(tmp_path / "m.onnx", model, emptied(model), False))
 
 
+@pytest.mark.matrix
 def test_quantize_writes_what_it_read(given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = OneShot.open
 
@@ -221,6 +226,7 @@ def test_bench_says_which_file_changed(given: Given, monkeypatch: pytest.MonkeyP
     assert f"WARNING: {given.path} changed during the run" in line
 
 
+@pytest.mark.matrix
 def test_lower_writes_what_it_read_and_says_that_it_changed(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +262,7 @@ def test_lower_refuses_what_changes_while_it_is_read(
         tosa.lower_file(given.path, tmp_path / "m.tosa")
 
 
+@pytest.mark.matrix
 def test_the_step_by_step_tuner_goes_on_with_what_it_read(given: Given) -> None:
     tuner = QDQAutotuner(given.path, samples=samples(given.old))
     tuner.initialize()

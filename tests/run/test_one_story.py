@@ -33,6 +33,7 @@ def entry(name: str, ns: list[float], speedup: Interval, placement: Placement = 
 
 
 @pytest.mark.parametrize("first", range(0, 24, 6))
+@pytest.mark.matrix
 def test_simulated_runs_on_a_busy_machine_do_not_contradict_themselves(first: int) -> None:
     runs = [one_story.simulate(seed) for seed in range(first, first + 6)]
     assert [(r["seed"], r["contradictions"]) for r in runs if r["contradictions"]] == []

@@ -13,6 +13,8 @@ from inlay.run.progress import SearchStep
 from inlay.testing import random_feed, small_model
 from tests.attack.kills import trials
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 
 class Killed(Exception):
     """Stands for the end of the process."""

@@ -20,6 +20,8 @@ from inlay.run.robustness import Robustness, StressTest
 from inlay.targets.base import Artifact
 from inlay.testing import Builder
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 
 def images(count: int) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)

@@ -28,6 +28,8 @@ from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.types import Placement
 from tests.support.speech import SYMBOLS, sentences, voice
 
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
 
 def test_another_shape_is_all_noise_and_is_told_from_little_noise(tmp_path: Path) -> None:
     """Of a voice in low precision some durations change; what is behind them makes noise of an ordinary size."""

@@ -24,7 +24,7 @@ from inlay.data import (
 )
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
-from inlay.measure.lab import Lab
+from inlay.measure.lab import HERE, Lab
 from inlay.model.held import changed_since, held
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile
@@ -76,7 +76,7 @@ class TuneRequest:
     metric: Metric | None = None
     restart: bool = False
     progress: Progress = field(default_factory=Silent)
-    lab: Lab = field(default_factory=Lab)
+    lab: Lab = HERE
     before_s: float = 0.0
     sources: tuple[Path, ...] = ()
     any_precision: bool = False
