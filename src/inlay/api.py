@@ -97,7 +97,7 @@ def tune(
     begun, out = time.monotonic() - wish.before_s, Path(wish.out)
     from inlay.report import leave_report  # templates and drawings: no other command waits for them
 
-    (wish.progress or Logged()).stage("read the model and the samples")
+    Phases(wish.progress or Logged()).doing("read the model and the samples")
     specs, others = targets_of(wish.target, wish.target_options, wish.threads)
     asked = request_of(model, wish, next(iter(specs.values())), _command_line(model, wish))
     alone = len(specs) == 1 and others is None
@@ -199,7 +199,7 @@ def quantize(
     wish = QuantizeOptions.of(options, changes)
     begun = time.monotonic() - wish.before_s
     phases = Phases(wish.progress or Logged())
-    phases.begin("read the model and the samples")
+    phases.doing("read the model and the samples")  # no stage: what is refused is told in one line
     given = Given.read(model, wish.data, wish.bind, wish.images)
     samples = given.samples_or_random(np.random.default_rng(wish.seed), RANDOM_SAMPLES)
     samples = given.masked(samples, wish.mask)
@@ -223,7 +223,7 @@ def quantize(
             max_opset=wish.max_opset,
             lab=lab,
             begun=begun,
-            stage=phases.begin,
+            stage=phases.doing,
         )
 
 
@@ -354,7 +354,7 @@ def regions(
     options: RegionsOptions | None = None,
     **changes: Any,
 ) -> SearchSpace:
-    """Regions, patterns and insertion points of a model, normalized as ``tune`` would.
+    """Find the regions, patterns and insertion points of a model, normalized as ``tune`` would.
 
     Raises:
         UsageError: a glob of ``nodes`` matches nothing.
