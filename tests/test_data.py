@@ -179,7 +179,7 @@ def test_what_people_have_is_taken_where_it_says_the_same(tmp_path: Path) -> Non
         ({"x": images(2)}, ("x: float32 [1, 3, 4, 4]", "[2, 3, 4, 4]")),
         ({"x": images(1)[0, 0]}, ("x: float32 [1, 3, 4, 4]", "[4, 4]")),
         ({"x": images(1).transpose(0, 2, 3, 1)}, ("x: float32 [1, 3, 4, 4]", ".transpose(0, 3, 1, 2)")),
-        ({"x": [[1.0], [1.0, 2.0]]}, ("x is no array", "different lengths")),
+        ({"x": [[1.0], [1.0, 2.0]]}, ("x is not an array", "different lengths")),
         ({"x": images(1).astype(np.uint8)}, ("x: float32 [1, 3, 4, 4]", "uint8")),
         ({"x": images(1).astype(np.int64)}, ("x: float32", "int64")),
         ({"x": np.where(images(1) > 1, np.nan, images(1))}, ("x", "NaN or infinite")),

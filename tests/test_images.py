@@ -181,7 +181,7 @@ def test_more_than_fits_into_memory(folder: Path) -> None:
 def test_options_without_images(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 3, 4, 6), np.float32))
     for source in (tmp_path, tmp_path / "a.npz"):
-        with pytest.raises(UsageError, match="for --data FOLDER with images"):
+        with pytest.raises(UsageError, match="only to --data FOLDER with images"):
             read_samples(source, [CHW], Images(mean="0"))
 
 

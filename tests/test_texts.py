@@ -59,12 +59,12 @@ def test_lists_are_filled_up_to_a_fixed_length_under_the_mask(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("[1, 2", "line 2: it is no JSON"),
-        ("[" * 100_000, "line 2: it is no JSON"),
-        ([1, "two"], "line 2: input input_ids.* something else than its numbers"),
-        ([1.5, 2], "line 2: input input_ids.* something else than its numbers"),
+        ("[1, 2", "line 2: it is not JSON"),
+        ("[" * 100_000, "line 2: it is not JSON"),
+        ([1, "two"], "line 2: input input_ids.* something other than its numbers"),
+        ([1.5, 2], "line 2: input input_ids.* something other than its numbers"),
         ([[1, 2], [3]], "line 2: input input_ids.* lists of different lengths"),
-        ([2**70], "line 2: input input_ids.* something else than its numbers"),
+        ([2**70], "line 2: input input_ids.* something other than its numbers"),
         ({"ids": [1]}, "line 2: the model has no input ids"),
         ({"attention_mask": [1]}, "line 2: no list for the model's input input_ids"),
     ],

@@ -231,7 +231,7 @@ def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[str | Path]) ->
 
 
 def refuse_odd_name(path: Path, error: type[InlayError] = UsageError) -> None:
-    """Refuse a path that is no text in UTF-8: runtimes and ONNX open files by such names only."""
+    """Refuse a path that is not UTF-8 text: runtimes and ONNX open files by such names only."""
     try:
         str(path.resolve()).encode("utf8")
     except UnicodeEncodeError:

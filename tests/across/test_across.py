@@ -340,7 +340,7 @@ def test_a_file_without_a_figure_on_one_target_is_said_so(save: SaveModel, tmp_p
     assert json.loads(json.dumps(cut.as_json(), allow_nan=False))["worst_regret"] is None
     text = "\n".join(line for line in verdict(cut) if isinstance(line, str))
     assert "it was not compared everywhere" in text
-    assert "two: no figure of it: it did not finish within 2 s" in text
+    assert "two: not measured there: it did not finish within 2 s" in text
 
 
 def test_options_reach_the_targets_that_they_are_for() -> None:

@@ -74,7 +74,7 @@ def test_where_several_values_ruin_the_outputs_those_are_named_and_what_is_gaine
     assert found.together[0].sources == 2
     assert found.together[0].sqnr_db > found.sqnr_db + 10.0
     text = "\n".join(line for line in lines(found) if isinstance(line, str))
-    assert f"{found.together[0].sqnr_db:.1f} dB without rounding the 2 that are the loudest alone" in text
+    assert f"{found.together[0].sqnr_db:.1f} dB without rounding the 2 that are loudest on their own" in text
 
 
 def test_the_exact_form_computes_the_same_and_has_no_fault_left(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_times_of_what_inlay_left_in_float_do_not_read_as_losses_of_its_own(by_i
     text = "\n".join(line for line in lines(found) if isinstance(line, str))
     assert found.as_json()["placed_by_inlay"] == by_inlay
     assert ("left there by a choice" in text) == by_inlay
-    assert all("accuracy left aside" in line for line in text.splitlines() if "lost to placement" in line)
+    assert all("leaving accuracy aside" in line for line in text.splitlines() if "lost to placement" in line)
 
 
 def test_a_budget_that_ended_is_said_to_have_been_too_small(tmp_path: Path) -> None:

@@ -56,5 +56,5 @@ def test_other_options_than_those_are_refused(tmp_path: Path, monkeypatch: pytes
             assert own.fingerprint.facts["effect"] == "1.0"
             assert exact.fingerprint.facts["effect"] == "0.9"
         for refused in (TargetSpec("null", {"noise": 0.02}), TargetSpec("null", {**EXACT.options, "scale": 2.0})):
-            with pytest.raises(NoDevice, match="announce it anew"):
+            with pytest.raises(NoDevice, match="announce it again"):
                 lab.start(refused, tmp_path, lambda: 60.0)

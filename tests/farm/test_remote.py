@@ -294,7 +294,7 @@ def test_every_loss_counts_and_none_is_foreign_to_the_run(
 
 def test_a_device_with_another_fingerprint_is_refused(tmp_path: Path) -> None:
     device = RemoteDevice(Cluster(), "inlay:null:0000", str(tmp_path))
-    with pytest.raises(NoDevice, match="announce it anew"):
+    with pytest.raises(NoDevice, match="announce it again"):
         RemoteWorker(SPEC, tmp_path, lambda: 60.0, device=device, expected="0000")
     device.close()
 

@@ -81,7 +81,7 @@ class _Helpers:
     def submit(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         answer: Future[Any] = Future()
         if self.observed >= self.sound:
-            answer.set_exception(HandLost("its node is gone"))
+            answer.set_exception(HandLost("its node no longer exists"))
             return answer
         self.observed += len(arguments[-1])
         answer.set_result(function(*arguments))

@@ -285,7 +285,7 @@ def test_one_sample_says_nothing_but_how_many_would() -> None:
     found = state([41.2], 20.0)
     assert (found.limit_db, found.assumption, found.keeps_bound, found.needed) == (None, "none", False, 29)
     assert str(found) == (
-        "nothing can be said of new samples: 1 sample judged; "
+        "nothing can be said about new samples: 1 sample judged; "
         "29 samples would be needed to state 20 dB without an assumption"
     )
 
@@ -334,7 +334,7 @@ def test_a_limit_below_all_signal_is_not_said() -> None:
     assert found.limit_db is not None
     assert found.limit_db < 0.0
     assert str(found).startswith(
-        "nothing can be said of new samples: 2 samples judged, too few for how much they differ;"
+        "nothing can be said about new samples: 2 samples judged, too few given how much they differ;"
     )
     assert str(found).endswith("29 samples would be needed to state 20 dB without an assumption")
     assert "keep -3.0 dB" in str(state([-3.0] * 40)), "what has none is told so"

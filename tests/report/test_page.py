@@ -160,7 +160,7 @@ def test_an_older_run_has_a_report_without_a_graph(finished: Path, tmp_path: Pat
     del result["command"]
     (moved / "result.json").write_text(json.dumps(result))
     inlay.write_report(moved)
-    assert "left no graph" in (moved / "report.html").read_text(encoding="utf8")
+    assert "has no graph" in (moved / "report.html").read_text(encoding="utf8")
 
 
 @pytest.mark.parametrize(

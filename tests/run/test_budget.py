@@ -112,7 +112,7 @@ def test_where_preparing_takes_all_the_time_the_given_model_is_delivered(
     assert (tmp_path / "out" / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
     assert result.best.origin == "original"
     assert not result.best.confirmed
-    assert "nothing in low precision was built" in result.undecided
+    assert "no model in low precision was built" in result.undecided
     assert set(result.not_timed) == {"float", "full-int8"}
     assert result.as_json()["undecided"] == result.undecided
     assert "took more than 60 s" in str(result.search["stopped_because"])
@@ -242,7 +242,7 @@ def test_a_run_whose_time_is_over_finds_again_what_it_found(tmp_path: Path) -> N
 def test_with_a_larger_budget_the_search_goes_on(tmp_path: Path) -> None:
     """What earlier sessions judged is replayed in no time, however long the machine has been up."""
     first, _ = run(tmp_path, 45.0, 300.0)
-    assert "is for confirming" in str(first.search["stopped_because"])
+    assert "is reserved for confirming" in str(first.search["stopped_because"])
     second, clock = run(tmp_path, 300.0, 300.0)
     assert second.search["replayed"] == first.search["measurements"]
     assert second.search["measurements"] > 3

@@ -90,7 +90,7 @@ def test_a_sturdy_model_replaces_one_that_is_hardly_faster_and_never_below_an_an
     taken = fragile.or_better(sturdy)
     assert taken.best is sturdy.best
     assert taken.troubles == (
-        "cut 1 had 1.30x, but where samples are varied it lacks 5.0 dB of the bound (--augment none to allow it)",
+        "cut 1 had 1.30x, but on varied samples it falls 5.0 dB short of the bound (--augment none allows that)",
     )
     assert fragile.or_better(decided(1.2, 1.0)) is fragile, "fragile as well, and slower"
     assert fragile.or_better(decided(1.1, 0.0)) is fragile, "too slow"

@@ -138,7 +138,7 @@ def test_a_silent_output_is_named_and_left_out(tmp_path: Path, target: str) -> N
     (silent,) = best["silent_outputs"]
     assert silent.startswith("boxes")
     assert silent not in [o["name"] for o in best["outputs"]]
-    note = f"one and the same number there: {silent};"
+    note = f"constant on these samples: {silent};"
     assert note in "\n".join(map(str, render.verdict(result)))
 
 

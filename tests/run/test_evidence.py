@@ -78,26 +78,26 @@ def test_of_few_samples_variations_count_as_further_ones() -> None:
     assert judged(*few).shows
     assert not judged(*few, varied_lacks_db=1.5).shows
     assert judged(*few, varied_lacks_db=1.5).lacks_db == 1.5
-    assert "1.5 dB too much where they are varied" in str(judged(*few, varied_lacks_db=1.5))
+    assert "1.5 dB too much on variations of them" in str(judged(*few, varied_lacks_db=1.5))
     assert judged(*more, varied_lacks_db=1.5).shows, "eight tell how much they differ"
 
 
 def test_why_it_is_not_shown_says_what_would_show_it() -> None:
     said = str(judged(23.0, 24.5, 25.0, 23.5))
-    assert said.startswith("by 4 samples judged at least 90% of new samples keep 1")
-    assert "where 20 dB are asked; about " in said
+    assert said.startswith("with 4 samples judged, at least 90% of new samples keep 1")
+    assert ", but 20 dB is required; about " in said
     assert said.endswith("samples like these would show 20 dB")
     assert str(judged(25.0, 27.0, 15.0, 14.0)).endswith("more samples like these would not show 20 dB")
-    assert str(judged(40.0)).startswith("1 sample judged, of which nothing follows for new ones")
+    assert str(judged(40.0)).startswith("1 sample judged, which says nothing about new ones")
     assert str(judged(*[130.0] * 6)) == (
-        "6 samples judged, all of them exact, which does not tell how far others are from float, where 20 dB are "
-        "asked; 29 samples like these would show 20 dB"
+        "6 samples judged, all of them exact, which does not show how far others are from float, but 20 dB is "
+        "required; 29 samples like these would show 20 dB"
     )
     assert str(judged(*[45.0] * 6)) == ""
     lost = Evidence(Bound(metric="top1", max_drop=0.01), state([]), of_metric(0.03))
     assert str(lost) == (
-        "by 50 samples judged new samples may lose up to 0.03, where top1 at most 0.01 below float is asked; 700 would "
-        "show it"
+        "with 50 samples judged, new samples may lose up to 0.03, but top1 at most 0.01 below float is required; 700 "
+        "samples would show it"
     )
 
 
@@ -149,7 +149,7 @@ def test_a_search_goes_on_for_what_the_statement_lacks_and_takes_what_shows_it()
     assert slow.least_db(20.0) is None
     taken = fast.or_better(slow)
     assert taken.best is slow.best
-    assert "cut 1 was faster (2.00x), but its bound is not shown: by 3 samples judged" in taken.troubles[-1]
+    assert "cut 1 was faster (2.00x), but its bound is not shown: with 3 samples judged" in taken.troubles[-1]
     assert fast.or_better(confirmed(1.3, proven, low=0.9)) is fast, "no gain is shown"
     assert fast.or_better(confirmed(1.9, unproven)) is fast
     assert slow.or_better(fast).best is slow.best, "faster, and not shown"
@@ -270,13 +270,13 @@ def test_what_the_judged_samples_themselves_break_is_no_question_of_more_samples
     by_metric = Bound(metric="mine", max_drop=0.01)
     found = Evidence(by_metric, state([40.0] * 4), told)
     assert found.breaks
-    assert str(found) == "mine falls by 0.2875 on 4 samples, more than the 0.01 asked"
+    assert str(found) == "mine falls by 0.2875 on 4 samples, more than the 0.01 allowed"
     kept = state_metric(replace(pairs, drop=0.0), 0.01, np.random.default_rng(0), lambda: 0.0)
     assert not Evidence(by_metric, state([40.0] * 4), kept).breaks, "then it is open"
-    assert "20 would show it" in str(Evidence(by_metric, state([40.0] * 4), kept))
+    assert "20 samples would show it" in str(Evidence(by_metric, state([40.0] * 4), kept))
     below = judged(18.0, 19.0, 21.0)
     assert below.breaks
-    assert str(below) == "the mean SQNR of 3 samples, judged one by one, is 19.3 dB, below the 20 dB asked"
+    assert str(below) == "the mean SQNR of 3 samples, judged one by one, is 19.3 dB, below the 20 dB required"
     assert below.rank < judged(20.5, 20.6, 20.7).rank, "what breaks nothing is nearer to the bound"
 
 

@@ -87,25 +87,23 @@ def test_outputs_without_signal_are_named() -> None:
     """Once, whichever samples they say nothing on; and nothing where all of them tell something."""
     unseen = Accuracy(True, 28.0, silent=("boxes", "masks"))
     (note,) = notes(silent=("boxes",), unseen=unseen)
-    assert note.startswith("left out of the accuracy, as the samples give one and the same number there: boxes, masks;")
+    assert note.startswith("not counted in the accuracy, because they are constant on these samples: boxes, masks;")
     assert notes(unseen=Accuracy(True, 28.0)) == ()
 
 
 def test_what_variations_lose_is_told() -> None:
     """Where the bound breaks there alone, that is said first."""
     (note,) = notes(varied={"0.8x brightness": 17.8, "noise of 2 %": 20.1})
-    assert note == "20 dB holds on your samples, not where they are varied: 17.8 dB with 0.8x brightness"
+    assert note == "20 dB holds on your samples, but not on variations of them: 17.8 dB with 0.8x brightness"
     (same,) = notes(varied={"0.8x brightness": 17.8}, shown=True, least_db=20.3)
     assert same == note
     for doubted in (
         notes(varied={"0.8x brightness": 17.8}, shown=False),
         notes(varied={"0.8x brightness": 17.8}, least_db=19.0),
     ):
-        assert doubted == ("where your samples are varied, it is below 20 dB: 17.8 dB with 0.8x brightness",)
+        assert doubted == ("on variations of your samples, it falls below 20 dB: 17.8 dB with 0.8x brightness",)
     (note,) = notes(varied={"0.8x brightness": 20.2, "noise of 2 %": 20.3})
-    assert note == (
-        "varied samples: 20.4 dB over all samples, 20.2 dB with 0.8x brightness, the worst of 2 ways to vary them"
-    )
+    assert note == ("varied samples: 20.4 dB over all samples, 20.2 dB with 0.8x brightness, the worst of 2 variations")
     (note,) = notes(varied={"0.8x brightness": 21.0})
     assert "no less" in note
     assert notes() == ()
@@ -115,7 +113,7 @@ def test_samples_without_signal_are_named_where_float_itself_fails() -> None:
     """Noise of the order of rounding says nothing about a quantized model, and is no fault of it."""
     outside = Accuracy(False, 6.6, reason="SQNR of output y is 6.6 dB, below 20 dB")
     (note,) = notes((Placement(), outside))
-    assert note.startswith("the samples tell nothing about accuracy")
+    assert note.startswith("the samples say nothing about accuracy")
     assert "6.6 dB" in note
     (note,) = notes((QUANTIZED, outside), (QUANTIZED, outside))
     assert note == "cut 1 was faster, but on unseen samples SQNR of output y is 6.6 dB, below 20 dB"
@@ -127,7 +125,7 @@ def test_samples_without_signal_are_named_where_float_itself_fails() -> None:
     }
     assert notes(anchors=trials) == ()  # a given file has no placement: it is not float for that
     failed = {"float": Trial(Proposal(Placement(), "float"), Measured(LATENCY, outside))}
-    assert notes(anchors=failed)[0].startswith("the samples tell nothing about accuracy")
+    assert notes(anchors=failed)[0].startswith("the samples say nothing about accuracy")
     (note,) = notes(anchors=failed, given_quantized=True)
     assert note.startswith("the given model is quantized"), "its own rounding is to blame, not the samples"
     assert "6.6 dB" in note
@@ -158,12 +156,12 @@ def test_full_int8_is_explained_only_where_it_is_slow() -> None:
 def test_float_is_not_called_the_best_where_nothing_else_was_tried() -> None:
     in_float = {"float": Trial(Proposal(Placement(), "float"), Measured(LATENCY, Accuracy(True, 30.0)))}
     (note,) = notes(anchors=in_float, operators=("Conv",), is_float=True)
-    assert "full INT8 and its like were not" in note
+    assert "full INT8 and similar placements were not" in note
 
 
 def test_selected_rewrites_are_explained() -> None:
     (note,) = notes(placement=QUANTIZED.with_rewrites([PortRewrite(Port("conv", 1), "off zero")]))
-    assert "1 operators" in note
+    assert "1 operator is" in note
     assert NonzeroZeroPoint.reason in note
     assert notes() == ()
 
@@ -189,7 +187,7 @@ def test_float_is_not_called_the_best_of_placements_that_were_not_searched() -> 
     tried = {"full-int8": trial, "conv-matmul": trial, "dynamic": failed}
     why = "no placement was searched: give a larger --budget"
     found = notes(anchors=tried, operators=("Conv",), is_float=True, unsearched=why)
-    assert f"of the 2 placements timed, none that keeps the bound was measurably faster than float; {why}" in found
+    assert f"none of the 2 placements timed keeps the bound and was measurably faster than float; {why}" in found
     assert not any("float is best" in note for note in found)
 
 

@@ -65,7 +65,7 @@ def test_where_the_target_itself_is_outside_the_bound_it_is_said(
     assert result.best.origin == "original"
     assert max(anchors_db(result).values()) < 9.0
     assert "at 8.0 dB against float32, below 20 dB with nothing in 8 bits (in halves" in result.notes[0]
-    assert not any("samples tell nothing" in note for note in result.notes)
+    assert not any("samples say nothing" in note for note in result.notes)
 
 
 def test_a_target_as_good_as_float32_is_its_own_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

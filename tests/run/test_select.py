@@ -98,7 +98,7 @@ def test_sizes_are_those_of_the_files(run: Path, tmp_path: Path) -> None:
 def test_memory_is_what_the_run_found_out(run: Path, tmp_path: Path) -> None:
     own = tmp_path / "run"
     shutil.copytree(run, own)
-    with pytest.raises(UsageError, match="target null does not tell how much memory a session takes"):
+    with pytest.raises(UsageError, match="target null does not report how much memory a session takes"):
         inlay.select(own, minimize="memory")
     journal = Journal(own / "run.sqlite", None)
     measured = [t for t in journal.trials() if isinstance(t.outcome, Measured)]

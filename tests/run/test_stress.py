@@ -112,7 +112,7 @@ def test_variations_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
     assert found is not None
     assert list(found.varied_db) == ["way 2", "way 0"]
     assert found.varied_db["way 2"] == pytest.approx(20.0, abs=1e-3)
-    assert str(found) == "30.0 dB over all samples, 20.0 dB with way 2, the worst of 2 ways to vary them"
+    assert str(found) == "30.0 dB over all samples, 20.0 dB with way 2, the worst of 2 variations"
     assert str(Robustness(30.0, {"way": 20.0})) == "30.0 dB over all samples, 20.0 dB with way"
     for number, error in enumerate((TimedOut("hangs"), TargetError("raises"))):
         test = StressTest.of(stress, given, tmp_path / f"failing {number}", partial(_raising, error))

@@ -263,7 +263,7 @@ def test_constants_that_no_integer_stands_for_stay_float(number: float) -> None:
     assert (rows["before"].precision, rows["after"].precision) == ("int8", "int8")
     assert rows["masked"].precision == ("int8" if np.isfinite(number) else "float")
     if not np.isfinite(number):
-        assert rows["masked"].reason == "rejected: mask holds infinity or NaN, which no integer stands for"
+        assert rows["masked"].reason == "rejected: mask holds infinity or NaN, which no integer can represent"
 
 
 def test_int8_model_boundary_is_copied() -> None:

@@ -277,9 +277,9 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[1]", "not an Inlay recipe"),
-        ("inlay-recipe: 1\nrules: [{op_typ: Conv}]", "rule 1 names none"),
+        ("inlay-recipe: 1\nrules: [{op_typ: Conv}]", "rule 1 must name exactly one"),
         ("inlay-recipe: 1\nrules: [{op_type: Conv}]", "rule 1 lacks its config"),
-        ("inlay-recipe: 1\nrules: [{global: int9}]", "'int9' is no type"),
+        ("inlay-recipe: 1\nrules: [{global: int9}]", "'int9' is not a type"),
         ("inlay-recipe: 1\nrules: [{name: a, config: float, per_chanel: 1}]", "unknown entry 'per_chanel'"),
         ("inlay-recipe: 1\nrules: [{name: a, config: {off_zero: 1.5}}]", "off_zero is 1.5; a rewrite is selected by"),
         (

@@ -35,7 +35,7 @@ class HandsHere:
         answer: Future[Any] = Future()
         self.asked[function.__name__] += 1
         if self.asked.total() > self.sound:
-            answer.set_exception(HandLost("its node is gone"))
+            answer.set_exception(HandLost("its node no longer exists"))
             return answer
         try:
             answer.set_result(function(*(a if isinstance(a, Stored) else _travelled(a) for a in arguments)))

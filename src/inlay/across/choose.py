@@ -67,7 +67,7 @@ def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> 
             break
     row, label = best
     rivals = {c: Ratio(row, _named(*c), label, readings.ratio(c, best)) for c in serving if c != best and c in usual}
-    notes = [f"{_named(*c)} is not for use: {why}" for c in usual if (why := table[c].reason)]
+    notes = [f"{_named(*c)} cannot be used: {why}" for c in usual if (why := table[c].reason)]
     others = [(c, r) for c, r in rivals.items() if c[1] != label]
     runner_up = min(others, key=lambda each: serving[each[0]], default=None)
     if runner_up is not None and not runner_up[1].ratio.shows_gain():

@@ -64,4 +64,4 @@ def _lost(session: AcrossSession, comparison: Comparison, label: str) -> str:
     if not isinstance(judged, Accuracy):
         return judged
     found = shown_sqnr(judged.sqnr_db)
-    return "" if judged.feasible else f"the given model has {found} there by the target's own precision"
+    return "" if judged.feasible else f"in the target's own precision, the given model has {found} there"

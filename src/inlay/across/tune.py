@@ -112,7 +112,7 @@ def _tune_each(session: AcrossSession, screened: Mapping[str, float | str]) -> T
         if screened and float_ns[label] > policy.MOST_GAIN * fastest_ns:
             why[label] = (
                 f"{float_ns[label] / fastest_ns:.1f} times as slow as the fastest before anything is quantized, "
-                f"which gains a factor of {policy.MOST_GAIN:g} at most"
+                f"by which it gains a factor of {policy.MOST_GAIN:g} at most"
             )
             continue
         left = [later for later in order[number:] if not screened or float_ns[later] <= policy.MOST_GAIN * fastest_ns]
@@ -156,7 +156,7 @@ def _of_target(label: str, error: InlayError, budget_s: float | None, share_s: f
         return type(error)(f"{label}: {error}")
     needed_s = math.ceil(budget_s * error.least_s / share_s)
     return TooShort(
-        f"{label}: its share of --budget {budget_s:.0f}s is {share_s:.0f} s, and it needs {error.least_s:.0f}: give "
+        f"{label}: its share of --budget {budget_s:.0f}s is {share_s:.0f} s, and it needs {error.least_s:.0f} s: give "
         f"{needed_s}s or more",
         needed_s,
     )

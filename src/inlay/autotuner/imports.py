@@ -19,7 +19,7 @@ def placement_of(
     samples: SampleSource | None = None,
     bind: Mapping[str, int] | None = None,
 ) -> ImportReport:
-    """The placement of a Q/DQ model of any origin, with a report of every site.
+    """Extract the placement of a Q/DQ model of any origin, with a report of every site.
 
     Args:
         qdq_model: the quantized model.

@@ -125,7 +125,7 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
     if data[FORMAT] != VERSION:
         raise UsageError(f"{path} has format version {data[FORMAT]!r}; this Inlay reads version {VERSION}")
     if data.get("model_sha256") != model_sha256:
-        raise JournalError(f"{path} belongs to another model; use another file, or delete it to begin anew")
+        raise JournalError(f"{path} belongs to another model; use another file, or delete it to start over")
     try:
         placement = Placement.from_json(data["placement"])
         for port, _ in placement:

@@ -27,9 +27,9 @@ from inlay.trial import Failed
 from inlay.types import Placement
 
 _NONE = Placement()
-_ONE_FOR_ALL = "one way to choose ranges for all values"
+_ONE_FOR_ALL = "one range method for all values"
 _NEAREST = "some weights rounded to the nearest integers"
-_FEWER_TRIED = "ranges of single values chosen by fewer trials"
+_FEWER_TRIED = "ranges of single values chosen in fewer trials"
 
 
 def choose_calibration(

@@ -73,7 +73,7 @@ class Score(Protocol):
     """SQNR in dB of the worst output when a placement is quantized with a table, or where it failed."""
 
     def __call__(self, table: QParamsTable, placement: Placement) -> float | Failed:
-        """Of one."""
+        """The score of one table."""
         ...
 
     def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:

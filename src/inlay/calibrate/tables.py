@@ -18,6 +18,7 @@ from inlay.quant.observers import ALL_METHODS, Method, Range
 from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.quant.rounding import NEAREST, Rounding
 from inlay.space.domains import find_domains
+from inlay.trial import counted
 from inlay.types import Placement, QParams, QType
 
 FixedQParams = Mapping[tuple[str, QType], QParams]
@@ -177,19 +178,20 @@ class CalibrationChoice:
 
     def __str__(self) -> str:
         report = self.report
-        unprobed = "; no others tried: the models that probe them cannot be built" if report.get(UNPROBED) else ""
+        unprobed = "; no others tried: models to probe them cannot be built" if report.get(UNPROBED) else ""
         if "methods" not in report:
             return f"ranges by {self.method}{unprobed}"
         counts = ", ".join(f"{method} {count}" for method, count in report["methods"].items())
-        bias = "biases corrected" if report["bias_correction"] else "biases as they were"
+        bias = "biases corrected" if report["bias_correction"] else "biases unchanged"
         before, after = report["before_db"], report["after_db"]
         what = "full INT8" if report["whole"] else "the part near the bound"
-        gain = f"{before:.1f} dB -> {after:.1f} dB on the samples that ranges are chosen by"
+        gain = f"{before:.1f} dB -> {after:.1f} dB on the samples that choose ranges"
         rounded = report.get("rounded_weights")
-        bias += f", {rounded} weights rounded by what operators read" if rounded else ""
-        found = f"ranges by {counts}; {bias}: {what} {gain}, by {report['runs']} trials{unprobed}"
+        bias += f", {counted(rounded, 'weight')} rounded to suit what operators read" if rounded else ""
+        found = f"ranges by {counts}; {bias}: {what} {gain}, in {counted(report['runs'], 'trial')}{unprobed}"
         if not report.get("widened"):
             return found
         before, after = report["varied_before_db"], report["varied_after_db"]
-        price = f"at a price of {report['price_db']:.1f} dB"
-        return f"{found}; {report['widened']} ranges widened: {before:.1f} dB -> {after:.1f} dB on variations, {price}"
+        price = f"at a cost of {report['price_db']:.1f} dB"
+        wider = f"{counted(report['widened'], 'range')} widened"
+        return f"{found}; {wider}: {before:.1f} dB -> {after:.1f} dB on variations, {price}"

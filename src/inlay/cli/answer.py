@@ -14,7 +14,7 @@ import typer
 from inlay.cli.terminal import Table, say
 from inlay.prepare.declare import Option
 
-JSON = Option("Print one JSON object with stable keys in place of text.", flags=("--json",), type=bool)
+JSON = Option("Print one JSON object with stable keys instead of text.", flags=("--json",), type=bool)
 
 
 def answer(as_json: bool, found: object, lines: Callable[[], Iterable[str | Table]]) -> None:

@@ -32,6 +32,7 @@ from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_lines
 from inlay.run.progress import Progress, Silent
 from inlay.targets import listing
+from inlay.trial import counted
 from inlay.version import __version__
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ i
 _LONGEST = 1000  # characters of an error: libraries repeat whole graphs in theirs
 _BEGUN: ContextVar[float] = ContextVar("begun")
 """When this process began, on the monotonic clock; unset in a program that calls commands itself."""
-_UNEXPECTED = "this is a fault of inlay itself: please report it"
+_UNEXPECTED = "this is a bug in inlay: please report it"
 
 
 @app.command()
@@ -99,7 +100,7 @@ def fleet(
     as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
-    """Tune many models for many targets under one budget, with time where it gains most.
+    """Tune many models for many targets under one budget, spending time where it gains most.
 
     The same command on the same OUT continues where it was stopped; a run that fails stops no other.
     """
@@ -139,11 +140,11 @@ def quantize(
 @options_of(api.calibrate_machine)
 def calibrate_machine(
     *,
-    quiet: Annotated[bool, Option("Print the table's place only.", flags=("--quiet", "-q"), type=bool)] = False,
+    quiet: Annotated[bool, Option("Print only where the table is.", flags=("--quiet", "-q"), type=bool)] = False,
     as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
-    """Measure what this processor's kernels cost, once, for `quantize` and `tune`, on a machine that is quiet."""
+    """Measure once, on a quiet machine, what this processor's kernels cost, for `quantize` and `tune`."""
     with closing(_progress(quiet)) as progress:
         done = api.calibrate_machine(**options, progress=progress)
     answer(as_json, done, lambda: render.calibrated(done, quiet))
@@ -246,7 +247,7 @@ def cache_merge(
 ) -> None:
     """Merge pattern caches into one."""
     count = len(cache.merge_files(files, out))
-    answer(as_json, {"path": out, "patterns": count}, lambda: [f"Wrote {out}: {count} patterns."])
+    answer(as_json, {"path": out, "patterns": count}, lambda: [f"Wrote {out}: {counted(count, 'pattern')}."])
 
 
 @app.command("lower")
@@ -261,7 +262,7 @@ def lower_model(
     data: Annotated[
         str | None,
         Option(
-            "Samples, to measure ranges that no Q/DQ nodes state: .npz, .npy, .jsonl, a folder, or module:function.",
+            "Samples, to measure ranges that no Q/DQ nodes define: .npz, .npy, .jsonl, a folder, or module:function.",
             metavar="SOURCE",
             show_default=False,
         ),

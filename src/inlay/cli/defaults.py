@@ -62,8 +62,8 @@ CONFIG = _parameter(
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Take options from a YAML file, by their names here; the command line goes first. Trust such a file as "
-        "you trust a command line: it may name programs and functions to run.",
+        help="Read options from a YAML file, by their names here; the command line takes precedence. Trust such a "
+        "file as you trust a command line: it may name programs and functions to run.",
         callback=_from_file,
         is_eager=True,
         show_default=False,
@@ -75,7 +75,7 @@ EFFORT = _parameter(
     typer.Option(
         "--effort",
         metavar="|".join(EFFORTS),
-        help="Budget by a word: " + ", ".join(f"{name} {each['budget']}" for name, each in EFFORTS.items()) + ".",
+        help="A named budget: " + ", ".join(f"{name} {each['budget']}" for name, each in EFFORTS.items()) + ".",
         callback=_by_effort,
         is_eager=True,
         show_default=False,

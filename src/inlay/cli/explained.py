@@ -23,12 +23,12 @@ _PROOFS = {
 _CHANGES = {
     "to-int8": "{} x {} from float to INT8",
     "to-float": "{} x {} from INT8 to float",
-    "conversion-removed": "{} values are converted or rearranged less",
-    "conversion-added": "{} values are converted or rearranged more",
+    "conversion-removed": "{} x conversion or reorder removed",
+    "conversion-added": "{} x conversion or reorder added",
     "kernel": "{} x {} in another kernel or layout",
 }
 _KINDS = {
-    "idle-pair": "Q/DQ for nothing",
+    "idle-pair": "needless Q/DQ",
     "enters-int8": "into INT8",
     "leaves-int8": "out of INT8",
     "requantized": "requantized",
@@ -59,7 +59,7 @@ def _head(found: Explanation) -> Iterator[str]:
     yield f"{found.model} on {found.target}: {found.latency_ms:.3f} {unit_of(found.facts)}{estimated}"
     if found.failed:
         yield f"  IT DOES NOT RUN: {found.failed}"
-        yield "  What follows is of the model without that fault."
+        yield "  What follows describes the model without that fault."
     ran = [o for o in found.operators if o.precision in ("int8", "float")]
     low = [o for o in ran if o.precision == "int8"]
     heavy = [o for o in ran if o.heavy]
@@ -68,7 +68,7 @@ def _head(found: Explanation) -> Iterator[str]:
     if found.quantized and found.lost_ms > 0:
         unit, what = unit_of(found.facts), "Lost" if found.facts.get("unit") else "Time lost"
         of = f"{found.lost_ms:.3f} {unit} of {found.kernels_ms:.3f} {unit}"
-        yield f"  {what} to placement, accuracy left aside: {of}."
+        yield f"  {what} to placement, leaving accuracy aside: {of}."
     if found.chosen:
         yield "  By its metadata, Inlay placed these Q/DQ nodes: what is in float was left there by a choice that"
         yield "  weighed accuracy and the speed of the whole model. What follows says what kernels would save, not"
@@ -80,8 +80,8 @@ def _bound(found: Explanation) -> Iterator[str]:
         return
     bound, unit = found.bound, unit_of(found.facts)
     best, whole = f"{bound.best_ms:.3f} {unit}", f"{bound.float_ms:.3f} {unit}"
-    yield f"  INT8 brings at most {bound.at_most:.2f}x, accuracy left aside: {best} of {whole} of kernels,"
-    yield "  with each operator in its faster precision and conversions for nothing."
+    yield f"  INT8 brings at most {bound.at_most:.2f}x, leaving accuracy aside: {best} of {whole} in kernels,"
+    yield "  with each operator in its faster precision, and conversions free."
     yield f"  All that can be in INT8: {bound.int8_ms:.3f} {unit}. What stands in the way:"
     for barrier in bound.barriers:
         yield f"    {barrier}"
@@ -95,7 +95,7 @@ def _reasons(found: Explanation, every: bool) -> Iterator[str | Table]:
         if gaining:
             yield ""
             total = sum(o.gain_ms or 0.0 for o in gaining)
-            yield f"Operators that gain by INT8, accuracy left aside: {len(gaining)}, {total:.3f} {unit} in all"
+            yield f"Operators that gain by INT8, leaving accuracy aside: {len(gaining)}, {total:.3f} {unit} in all"
         rows = [(f"{o.gain_ms or 0.0:.3f} of", f"{o.cost_ms:.3f} {unit}", o.op_type, o.name) for o in gaining[:_ROWS]]
         yield Table(">><<", rows, indent=2)
         return
@@ -166,7 +166,7 @@ def _losses(found: Explanation) -> Iterator[str]:
     for several in found.together:
         if several.sqnr_db >= found.sqnr_db + policy.SHOWN_DB:
             shown = shown_sqnr(several.sqnr_db)
-            yield f"  {shown:>9} without rounding the {several.sources} that are the loudest alone"
+            yield f"  {shown:>9} without rounding the {several.sources} that are loudest on their own"
 
 
 def _named(loss: Loss) -> str:

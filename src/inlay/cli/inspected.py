@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from inlay.cli.terminal import Table
 from inlay.run.inspection import DryRun, Inspection, Quantizable
+from inlay.trial import counted
 
 
 def inspection(found: Inspection) -> Iterator[str]:
@@ -54,7 +55,7 @@ def dry_run(found: DryRun) -> Iterator[str | Table]:
         f"judging it {found.trial_s:.2g} s."
     )
     calibration, selection, verification = found.samples
-    unseen = f"{verification} for the verdict" if verification else "none kept back: too few"
+    unseen = f"{verification} for the verdict" if verification else "none held back: too few"
     yield f"Samples: {calibration} for ranges, {selection} for the search, {unseen}."
     yield f"Accuracy bound: {found.bound}."
     yield "Tried first:"
@@ -64,4 +65,4 @@ def dry_run(found: DryRun) -> Iterator[str | Table]:
     else:
         yield f"The budget of {found.budget_s:.0f} s:"
         yield Table("<>", [(name, f"{seconds:.1f} s") for name, seconds in found.shares.items()], indent=2)
-        yield f"That is time for about {found.trials} trials. Nothing was written."
+        yield f"That is time for about {counted(found.trials, 'trial')}. Nothing was written."

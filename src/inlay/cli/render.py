@@ -91,7 +91,7 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
         chosen = {} if result.precision is None else result.precision.options
         told = {**options_in(result.target[0], result.facts), **chosen}
         options = f" ({', '.join(f'{name} {value}' for name, value in told.items())})" if told else ""
-        yield f"  To run it with exactly the options that were measured{options}: run_with in result.json."
+        yield f"  To run it with exactly the measured options{options}, see run_with in result.json."
     yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
 
 
@@ -117,7 +117,9 @@ def _beside(size: int, given: int | None) -> str:
 
 
 def _what(best: Best) -> str:
-    pairs = f", {best.qdq_pairs} Q/DQ pairs" if best.qdq_pairs else ""  # what is quantized at run time has none
+    pairs = (
+        f", {counted(best.qdq_pairs, 'Q/DQ pair')}" if best.qdq_pairs else ""
+    )  # what is quantized at run time has none
     return f"{best.origin}{pairs}"
 
 
@@ -173,10 +175,10 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
 def quantized(done: Quantized) -> Iterator[str]:
     """What ``inlay quantize`` did."""
     low, all_units = done.units
-    what = f"{low} of {all_units} operators in 8 bits" if done.ports else _without_pairs(done)
+    what = f"{low} of {counted(all_units, 'operator')} in 8 bits" if done.ports else _without_pairs(done)
     yield f"Wrote {done.path}: {what}."
     if done.ports:
-        yield f"  {done.ports} quantized inputs; ranges by {done.ranges}; sha256 {done.sha256[:16]}…"
+        yield f"  {counted(done.ports, 'quantized input')}; ranges by {done.ranges}; sha256 {done.sha256[:16]}…"
     yield from _by_costs(done)
     if done.accuracy is not None:
         judged = done.accuracy.samples
@@ -191,23 +193,23 @@ def quantized(done: Quantized) -> Iterator[str]:
         if done.ports and done.accuracy.sqnr_db < done.asked_db:
             yield (
                 f"  WARNING: this is below {done.asked_db:g} dB. inlay tune finds the fastest placement that keeps "
-                f"them (--min-sqnr {done.asked_db:g}), with what spoils the outputs in float."
+                f"it (--min-sqnr {done.asked_db:g}), and leaves what spoils the outputs in float."
             )
         elif done.own_precision and done.accuracy.sqnr_db < done.asked_db:
             yield (
-                f"  WARNING: this is below {done.asked_db:g} dB with nothing in 8 bits: the target computes what is in "
-                f"float32 {done.own_precision}."
+                f"  WARNING: this is below {done.asked_db:g} dB even with nothing in 8 bits: the target computes "
+                f"float32 operators {done.own_precision}."
             )
         if done.silent:
-            yield f"  Left out, as these samples give one and the same number there: {', '.join(done.silent)}."
+            yield f"  Not counted, because they are constant on these samples: {', '.join(done.silent)}."
         if done.robustness is not None:
-            yield f"  Varied: {done.robustness}."
+            yield f"  Varied samples: {done.robustness}."
     else:
-        yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data."
+        yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are useless. Give --data."
     if done.random:
         yield f"  {done.random[0].upper()}{done.random[1:]}."
     if done.frozen:
-        yield f"  It takes no other sizes than {done.frozen}: its shapes are computed once and for all."
+        yield f"  It accepts no sizes other than {done.frozen}: its shapes are fixed."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
         yield f"  {count} x float: {reason}"
     for reason, count in Counter(left.reason for left in done.leftovers).most_common(6):
@@ -253,7 +255,7 @@ def _lost(outputs: Iterable[OutputError]) -> Iterator[str]:
     """That a written file loses these outputs."""
     for output in outputs:
         yield (
-            f"  WARNING: output {output.name} is lost: it {output.lost}, where the float model's varies. "
+            f"  WARNING: output {output.name} is lost: it {output.lost}, whereas it varies in the float model. "
             "Do not deploy this file."
         )
 
@@ -266,9 +268,9 @@ def _by_costs(done: Quantized) -> Iterator[str]:
     if how is None:
         return
     if how.speedup is None:
-        yield f"  Nothing was measured or chosen, this is the target's usual recipe: {how.source}."
+        yield f"  Nothing was measured or chosen; this is the target's usual recipe: {how.source}."
         return
-    tries = f"{how.tries} {'try' if how.tries == 1 else 'tries'}"
+    tries = counted(how.tries, "try", "tries")
     what = _without_pairs(done).upper()
     if how.failed:
         yield f"  THIS IS {what}: nothing in low precision ran in {tries}: {how.failed}."
@@ -278,10 +280,10 @@ def _by_costs(done: Quantized) -> Iterator[str]:
         )
         yield (
             f"  THIS IS {what}: no placement kept {how.bound_db:.1f} dB{spread} in {tries}; inlay tune "
-            "searches for one, --min-sqnr lowers the bound."
+            "searches for one, and --min-sqnr lowers the bound."
         )
     elif not done.quantizable:
-        own = "what it holds in low precision stays as it is, and the target runs nothing else of it in 8 bits"
+        own = "what it has in low precision stays as it is, and the target runs none of its other operators in 8 bits"
         yield f"  THIS IS {what}: {own if done.leftovers else 'the target runs none of its operators in 8 bits'}."
     elif not done.ports and how.rejected is None:
         timed = "nothing was timed. inlay tune measures" if how.in_float is None else "nothing else was built"
@@ -296,17 +298,17 @@ def _by_costs(done: Quantized) -> Iterator[str]:
 
 def _timed(how: ByCosts) -> Iterator[str]:
     """What was timed for a moment, and why float was chosen where something else was timed too."""
-    timed = "Estimated" if how.estimated else "Timed for a moment"
+    timed = "Estimated" if how.estimated else "Timed briefly"
     if how.timed is not None:
         gain = (
             f": {shown_ratio(how.timed)} over the given model" if how.timed.is_told else f", with {UNTOLD} to say more"
         )
-        yield f"  {timed}{gain}; inlay tune searches on, and confirms."
+        yield f"  {timed}{gain}; inlay tune searches further, and confirms the result."
     elif how.in_float is not None:
         versions = {"over the given model in float": how.in_float, "in low precision at best": how.rejected}
         told = [f"{shown_ratio(r)} {what}" for what, r in versions.items() if r is not None and r.is_told]
         gains = f": {', '.join(told)}" if told else f", with {UNTOLD} to say more"
-        yield f"  {timed}{gains}; inlay tune searches on."
+        yield f"  {timed}{gains}; inlay tune searches further."
         if how.why_float:
             yield f"  {'The given model' if how.unchanged else 'Float'} was chosen: {how.why_float}."
 
@@ -327,7 +329,10 @@ def calibrated(done: Calibrated, quiet: bool = False) -> Iterator[str | Table]:
         yield Table("<<>>>>>", [_FIT, *(_fit_row(*each) for each in fits)])
     measured, offered = done.models
     facts = ", ".join(f"{k} {v}" for k, v in done.fingerprint.facts.items())
-    yield f"Wrote {done.path}: {len(done.table.fits)} fits to {done.readings} readings of {measured} models ({facts})."
+    yield (
+        f"Wrote {done.path}: {counted(len(done.table.fits), 'fit')} to {counted(done.readings, 'reading')} of "
+        f"{counted(measured, 'model')} ({facts})."
+    )
     if measured < offered:
         yield f"  {offered - measured} of {offered} models were not measured: give more time (--budget)."
     for reason, count in done.failed.items():

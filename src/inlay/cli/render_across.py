@@ -81,7 +81,7 @@ def _compromise(result: AcrossResult) -> Iterator[str]:
         behind = f"at worst {worst:.2f} times as slow as the best file there"
     yield f"Verdict: one file for all: {what}; {behind}."
     for label, why in result.unmeasured.items():
-        yield f"  {label}: no figure of it{f': {why}' if why else ''}."
+        yield f"  {label}: not measured there{f': {why}' if why else ''}."
     for each in result.ratios:
         if each.of == result.row:
             yield f"  {each.on}: nothing is measurably faster there."

@@ -31,7 +31,7 @@ def verdict(result: FleetResult) -> Iterator[str | Table]:
     found = sum(row.figures is not None for row in result.rows)
     yield f"  {found} of {len(result.rows)} runs have a result; {result.wall_s:.0f} s of {budget}{mean}."
     if result.interrupted:
-        yield "  Interrupted: the same command goes on from here."
+        yield "  Interrupted: run the same command again to continue."
     yield f"  Wrote {result.folder / PAGE} and {result.folder / 'result.json'}."
 
 

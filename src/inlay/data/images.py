@@ -116,7 +116,7 @@ def read_images(files: Sequence[Path], specs: Sequence[InputSpec], wish: Images,
 
 def _form(spec: InputSpec, wish: Images, where: str) -> _Form:
     if spec.dims is None or len(spec.dims) not in (3, 4) or spec.dtype.kind not in "fui":
-        raise DataError(f"{where} holds images, but input {spec} is none: give .npz files")
+        raise DataError(f"{where} holds images, but input {spec} is not one: give .npz files")
     dims = spec.dims[-3:]
     said = _choice(wish.layout, _LAYOUTS, "--layout")
     first = said or _layout(dims, spec)
@@ -180,7 +180,7 @@ def _size(wish: str | None, dims: tuple[int | str, int | str], spec: InputSpec) 
         raise UsageError(f"--image-size {wish}: give pixels, such as 224 or 480x640 (height x width)")
     size = int(parts[0]), int(parts[-1])
     if any(isinstance(d, int) and d != n for d, n in zip(dims, size, strict=True)):
-        raise UsageError(f"--image-size {wish}: input {spec} has another")
+        raise UsageError(f"--image-size {wish}: input {spec} has a different size")
     return size
 
 
@@ -191,7 +191,7 @@ def _numbers(wish: str | Sequence[float] | None, count: int, option: str, defaul
     except (TypeError, ValueError):
         found = np.full(1, np.nan, np.float32)
     if found.ndim != 1 or len(found) not in (1, count) or not np.isfinite(found).all():
-        raise UsageError(f"{option} {wish}: give one number, or {count} behind commas, such as 0.485,0.456,0.406")
+        raise UsageError(f"{option} {wish}: give one number, or {count} separated by commas, such as 0.485,0.456,0.406")
     return found
 
 

@@ -191,7 +191,7 @@ def template(specs: Sequence[InputSpec], sizes: Mapping[str, int] | None = None,
     body = "\n".join(rows)
     return (
         "import numpy as np\n\nrng = np.random.default_rng(0)\n"
-        "# real samples in place of these, a hundred where you can; first axis = samples\n"
+        "# replace these with real samples, a hundred if you can; first axis = samples\n"
         + (f"# {remark}\n" if remark else "")
         + f'np.savez("samples.npz", **{{\n{body}\n}})\n'
     )

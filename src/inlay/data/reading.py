@@ -62,7 +62,9 @@ def read_samples(
         rows = _rows(read_images(files, specs, images or Images(), f"--data {folder}"), specs, f"--data {folder}")
         return checked(rows, "images", str(folder), specs)
     if images is not None:
-        raise UsageError("--image-size, --mean, --std and their kin are for --data FOLDER with images")
+        raise UsageError(
+            "--image-size, --mean, --std and the other image options apply only to --data FOLDER with images"
+        )
     if not isinstance(source, (str, Path)):
         return checked(_feeds(source, specs, "given feeds"), "feeds", "given feeds", specs)
     text = str(source)
@@ -201,7 +203,7 @@ def _array(given: object, name: str, where: str) -> np.ndarray:
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: {name} holds bytes that are not UTF-8") from error
     except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{where}: {name} is no array: lists of different lengths make none") from error
+        raise DataError(f"{where}: {name} is not an array: its lists have different lengths") from error
     if array.dtype.hasobject:
         raise DataError(f"{where}: {name} got object: give an array of str, or of numbers")
     return array
@@ -360,7 +362,7 @@ def _fitting(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
                 + (
                     " with numbers that it cannot hold"
                     if numbers
-                    else f": give it what it is fed in use, as {spec.kind}"
+                    else f": give it the values that it gets in use, as {spec.kind}"
                 )
             )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -374,7 +376,7 @@ def _turned(array: np.ndarray, spec: InputSpec) -> str:
     last, first = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
     for axes in (first, last) if array.ndim == rank > 2 else ():
         if _fits(tuple(array.shape[i] for i in axes), spec):
-            return f": turn it by .transpose{axes}"
+            return f": transpose it with .transpose{axes}"
     return ""
 
 

@@ -106,7 +106,7 @@ def stress_set(
         return StressSet(tuple(_of_function(samples, specs, augment, rng, each, find))[:most])
     kinds = {s.name: kind_of(s, [f[s.name] for f in samples.feeds]) for s in specs}
     unknown = (
-        f"input {s.name} ({s.dtype.name}) is not varied: what it holds cannot be told"
+        f"input {s.name} ({s.dtype.name}) is not varied: it is not clear what it holds"
         for s in specs
         if not kinds[s.name]
     )

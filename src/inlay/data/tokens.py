@@ -44,7 +44,7 @@ def read_token_lines(path: Path, specs: Sequence[InputSpec]) -> list[Feed]:
             file = io.TextIOWrapper(raw, encoding="utf8")
             lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8") from error
+        raise DataError(f"{path} is not UTF-8 text") from error
     if len(lines) > _MOST_LINES:
         raise DataError(f"{path}: {len(lines)} lines; give at most {_MOST_LINES}")
     return [_feed(line, specs, f"{path}, line {number}") for number, line in lines]
@@ -54,7 +54,7 @@ def _feed(line: str, specs: Sequence[InputSpec], where: str) -> Feed:
     try:
         said = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: it is no JSON: {error}") from error
+        raise DataError(f"{where}: it is not JSON: {error}") from error
     if not isinstance(said, dict):
         main = [s for s in specs if following(s) is None]
         if len(main) != 1:
@@ -94,7 +94,7 @@ def _array(said: Any, spec: InputSpec, where: str) -> np.ndarray:
     except (ValueError, OverflowError) as error:
         raise DataError(f"{where}: input {spec} got lists of different lengths") from error
     if array.dtype.kind not in "iufb" or (array.dtype.kind == "f" and array.size > 0) > (spec.dtype.kind == "f"):
-        raise DataError(f"{where}: input {spec} got something else than its numbers")
+        raise DataError(f"{where}: input {spec} got something other than its numbers")
     if array.dtype.kind in "iu" and spec.dtype.kind in "iu":
         limits = np.iinfo(spec.dtype)
         if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
@@ -111,7 +111,7 @@ def _filled_up(array: np.ndarray, spec: InputSpec, has_mask: bool, where: str) -
     if not isinstance(whole, int) or array.ndim == 0 or array.shape[-1] == whole:
         return array
     if array.shape[-1] > whole or not has_mask:
-        why = "leave tokens out" if array.shape[-1] > whole else "fill the list up, since no input masks what is added"
+        why = "leave tokens out" if array.shape[-1] > whole else "pad the list yourself, since no input masks padding"
         raise DataError(f"{where}: input {spec} got {array.shape[-1]} numbers for {whole} positions: {why}")
     more = [(0, 0)] * (array.ndim - 1) + [(0, whole - array.shape[-1])]
     return np.pad(array, more)

@@ -145,7 +145,7 @@ def batch_wishes(sizes: Sequence[int] | None, specs: Sequence[InputSpec]) -> tup
         )
     likely = [d for d in named if _BATCH.fullmatch(d)]
     if not likely and len(named) > 1 and any(d != f"{s.name}_dim0" for d, s in named.items()):
-        raise UsageError(f"{said}: is it {' or '.join(named)} that counts the samples? give --shape instead")
+        raise UsageError(f"{said}: {' or '.join(named)} may count the samples: give --shape instead")
     return tuple(ShapeWish(dict.fromkeys(likely or named, n), 1.0) for n in sizes)
 
 

@@ -65,7 +65,7 @@ def explain(
     with scratch() as folder, Worker(spec, folder) as worker:
         file = held(file, folder / "held")
         if "profile" in worker.lacks:
-            raise UsageError(f"target {spec.name} gives no times of kernels: there is nothing to explain by")
+            raise UsageError(f"target {spec.name} reports no kernel times, which an explanation needs")
         feed = folder / "feed.npz"
         save_feed(feed, samples.feeds[0])
         quantized = holds_quantized(file)
@@ -228,7 +228,7 @@ def _reasons(suspect: Suspect, proven: Proven | None) -> tuple[Reason, ...]:
         return (Reason("unsupported", suspect.unsupported, "keep it, and what only it reads, in float", "table"),)
     faults = suspect.faults if proven is None else proven.faults
     if not faults:
-        return (Reason("unknown", "every precondition that is known holds", "", "predicted"),)
+        return (Reason("unknown", "every known precondition holds", "", "predicted"),)
     return tuple(
         Reason(
             f.row.name,
@@ -243,7 +243,10 @@ def _reasons(suspect: Suspect, proven: Proven | None) -> tuple[Reason, ...]:
 def _notes(samples: Samples, ran: Executed) -> tuple[str, ...]:
     notes: Sequence[str] = ()
     if samples.kind == "random":
-        notes = (*notes, "no samples were given: times are of random inputs, and nothing is said of accuracy")
+        notes = (*notes, "no samples were given: times are for random inputs, and nothing is known about accuracy")
     if ran.unknown_ns > policy.HEAVY_SHARE * ran.total_ns:
-        notes = (*notes, f"{ran.unknown_ns / ran.total_ns:.0%} of the time is of kernels whose cause is not known")
+        notes = (
+            *notes,
+            f"{ran.unknown_ns / ran.total_ns:.0%} of the time is spent in kernels whose origin is not known",
+        )
     return tuple(notes)

@@ -102,7 +102,7 @@ def losses(
         found = _probed(sqnr, probe, whole, dict(_sources(prepared.graph, prepared.units, whole)), deadline)
         return replace(found, judged=len(some))
     except InlayError as error:
-        return Losses(None, problem=f"nothing is said of single sources of rounding: {error}")
+        return Losses(None, problem=f"nothing is known about single sources of rounding: {error}")
 
 
 def _in_type(

@@ -108,7 +108,7 @@ def repair(
         )
         progress.stage("compare the repaired model with the given one")
         best: tuple[Interval | None, float, Path] | None = None
-        problem = "no model that is at least as accurate was measured"
+        problem = "no model at least as accurate was measured"
         for path, is_last in _candidates(subject, done.best.origin, work / "search"):
             if best is not None and is_last:
                 break

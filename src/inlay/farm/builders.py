@@ -64,7 +64,7 @@ class Crowd:
     def _start(self, start: Callable[[], RemoteWorker]) -> None:
         worker = None
         try:
-            with contextlib.suppress(InlayError):  # it went to another run, or its node is gone
+            with contextlib.suppress(InlayError):  # it went to another run, or its node no longer exists
                 worker = start()
         finally:
             with self._lock:

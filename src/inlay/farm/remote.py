@@ -285,7 +285,7 @@ class RemoteWorker(Worker):
             self._kill()
             raise NoDevice(
                 f"{self._device.resource} is announced, but the device's fingerprint is {found.digest} with this run's "
-                "options: announce it anew on its node"
+                "options: announce it again on its node"
             )
         self._expected = found.digest
         self.fingerprint, self.deterministic = found, bool(answer["deterministic"])

@@ -39,7 +39,9 @@ JOURNAL = "fleet.sqlite"
 _OUTPUTS = ("result.json", PAGE, JOURNAL)
 _PLAN = Option("Models, targets, constraints.", metavar="FLEET.yaml", type=Path, positional=True, show_default=False)
 _BUDGET = replace(
-    options.BUDGET, help="Time for all runs together, earlier sessions' included; goes before the file's.", python=""
+    options.BUDGET,
+    help="Time for all runs together, earlier sessions included; overrides the budget in the file.",
+    python="",
 )
 Tune = Callable[..., TuneResult]
 
@@ -86,7 +88,7 @@ def fleet(
     progress: Annotated[Progress | None, options.PROGRESS] = None,
     before_s: Annotated[float, options.BEFORE] = 0.0,
 ) -> FleetResult:
-    """Tune many models for many targets under one budget, with time where it gains most.
+    """Tune many models for many targets under one budget, spending time where it gains most.
 
     The same call on the same ``out`` continues where it was stopped. A run that fails stops no other.
 
@@ -181,7 +183,7 @@ class _Fleet:
         why = self.failed.get(number, "")
         if state.figures is None and not why:
             needs = f": it needs {each.least_s:.0f} s or more" if each.least_s else ""
-            why = f"no time of the budget was left for it{needs}"
+            why = f"the budget left no time for it{needs}"
         return Row(
             name=entry.name,
             model=entry.model,
@@ -207,7 +209,7 @@ class _Fleet:
         entry, before, least_s = self.plan.entries[number], self.states[number], 0.0
         folder = self.out / entry.name
         hears = _Heard(f"[{number + 1}/{len(self.states)}] {entry.name}", self.progress, self.journal)
-        hears.stage("without a limit in time" if math.isinf(total_s) else f"up to {total_s:.0f} s in all")
+        hears.stage("without a time limit" if math.isinf(total_s) else f"up to {total_s:.0f} s in all")
         try:
             result = self.tune(**{**entry.options, **self._given(entry, total_s, hears, not before.slices)})
             if result.interrupted:

@@ -87,7 +87,7 @@ def checked_readings(found: object, repeats: int) -> np.ndarray:
     """
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or found.shape != (repeats,):
         shape = f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
-        raise BadReading(f"the runtime gave {shape} in place of {repeats} times")
+        raise BadReading(f"the runtime gave {shape} instead of {repeats} times")
     ns = found.astype(np.float64)
     bad = ~(np.isfinite(ns) & (ns > policy.CLOCK_NS))
     if bad.any():
@@ -102,7 +102,7 @@ def checked_outputs(found: object) -> dict[str, np.ndarray]:
         RunFailed: they are something else, or hold Python objects.
     """
     if not isinstance(found, Mapping):
-        raise RunFailed(f"the runtime gave {type(found).__name__} in place of outputs by name")
+        raise RunFailed(f"the runtime gave {type(found).__name__} instead of outputs by name")
     outputs = {name: as_text(array) if isinstance(array, np.ndarray) else array for name, array in found.items()}
     for name, array in outputs.items():
         if isinstance(array, list | dict):

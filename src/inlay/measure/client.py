@@ -120,7 +120,7 @@ class Worker:
         """Raise UsageError where the target gives no times of inferences."""
         if "latency" in self.lacks:
             raise UsageError(
-                f"target {self.spec.name} gives no latencies here: there is nothing to compare models by; "
+                f"target {self.spec.name} gives no latencies here, so models cannot be compared; "
                 "inlay quantize needs none"
             )
 

@@ -143,7 +143,7 @@ class Child:
             code = self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
             self.close()
-            return ChildDied("it wrote into its answer")
+            return ChildDied("it printed into the channel of its answers")
         # what it printed before the message that it died on, such as a library's greeting, is no reason
         self._log.seek(max(self._said, self._log.seek(0, os.SEEK_END) - _LOG_BYTES))
         lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]

@@ -169,7 +169,7 @@ class Guard:
                 child.ask([], policy.START_SECONDS)
                 self._ready = True
         except (ChildDied, TimeoutError) as error:
-            raise Crashed(f"the process for native code does not start ({error})") from None
+            raise Crashed(f"the process for native code did not start ({error})") from None
         return child
 
     @property

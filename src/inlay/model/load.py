@@ -190,7 +190,7 @@ def _refuse_references(path: Path, main: Sequence[ir.Graph]) -> None:
         for name, attribute in node.attributes.items():
             if attribute.is_ref():
                 of = f"attribute {name} of node {node.name or node.op_type}"
-                raise ModelError(f"{path}: {of} refers to {attribute.ref_attr_name}, but stands in no function")
+                raise ModelError(f"{path}: {of} refers to {attribute.ref_attr_name}, but is not inside a function")
 
 
 def _refuse_unreadable(path: Path, model: ir.Model, main: Sequence[ir.Graph], graphs: Sequence[ir.Graph]) -> None:
@@ -255,7 +255,7 @@ def _refuse_unknown_values(path: Path, graphs: Sequence[ir.Graph], sparse: Colle
             if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
                 continue
             if value.name in sparse:
-                raise ModelError(f"{path}: the constant {value.name} is sparse, which is not read: store it dense")
+                raise ModelError(f"{path}: the constant {value.name} is sparse, which is not supported: store it dense")
             raise ModelError(f"{path}: {node.op_type} {node.name} reads {value.name}, which nothing computes")
     for graph in graphs:
         for value in graph.outputs:
@@ -276,7 +276,7 @@ def _sort(path: Path, model: ir.Model) -> None:
         try:
             graph.sort()
         except ValueError as error:
-            raise ModelError(f"{path}: no order runs its nodes, they form a cycle: {_cycle(graph)}") from error
+            raise ModelError(f"{path}: its nodes form a cycle: {_cycle(graph)}") from error
 
 
 def _cycle(graph: ir.Graph) -> str:
@@ -346,7 +346,9 @@ def _external_files(path: Path, graphs: Sequence[ir.Graph]) -> Iterator[Path]:
             file = (folder / tensor.location).resolve()
             is_file = file.is_file()
         except (OSError, ValueError, RuntimeError) as error:  # too long, with a null character, a circle of links
-            raise ModelError(f"{path}: tensor {name} points to {tensor.location}, which is no path: {error}") from error
+            raise ModelError(
+                f"{path}: tensor {name} points to {tensor.location}, which is not a valid path: {error}"
+            ) from error
         if not file.is_relative_to(folder):
             inside = Path(os.path.normpath(folder / tensor.location)).is_relative_to(folder)
             how = ", a link that leads outside the model's folder" if inside else ", outside the model's folder"

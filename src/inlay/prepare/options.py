@@ -42,12 +42,12 @@ MODELS = Option(
 )
 TARGET = Option("Where the model will run; see `inlay targets`.", "A name, or a name with options.")
 TARGETS = Option(
-    "Where the model will run; repeat it for one file for several; auto chooses the fastest.",
+    "Where the model will run; repeat it for one file that suits several; auto chooses the fastest.",
     "A name, or a name with options, or several of these.",
     repeated=True,
 )
 TARGET_OPTIONS = Option(
-    "An option of the target, which `inlay targets` lists; repeatable. Of one of several: TARGET.NAME=VALUE.",
+    "An option of the target, as listed by `inlay targets`; repeatable. With several targets: TARGET.NAME=VALUE.",
     "As a mapping, or as ``name=value``.",
     flags=("--target-option",),
     metavar="NAME=VALUE",
@@ -65,13 +65,18 @@ IMAGES = Option(
     "An :class:`~inlay.data.images.Images`; by default as the model's input says.",
     type=Images,
     fields=(
-        ("size", Option("Size of images, where the model takes any.", flags=("--image-size",), metavar="HxW")),
+        ("size", Option("Size of images, where the model accepts any.", flags=("--image-size",), metavar="HxW")),
         (
             "mean",
-            Option("Subtracted from pixels of 0 to --pixel-max: one number, or one a channel.", flags=("--mean",)),
+            Option(
+                "Subtracted from pixels between 0 and --pixel-max: one number, or one per channel.", flags=("--mean",)
+            ),
         ),
-        ("std", Option("What pixels are then divided by: one number, or one a channel.", flags=("--std",))),
-        ("top", Option("What the brightest pixel becomes: 1; 255 for integers.", flags=("--pixel-max",), type=float)),
+        ("std", Option("Divides the pixels after that: one number, or one per channel.", flags=("--std",))),
+        (
+            "top",
+            Option("Value of the brightest pixel: 1 by default, 255 for integers.", flags=("--pixel-max",), type=float),
+        ),
         ("layout", Option("NCHW or NHWC, where the input leaves it open.", flags=("--layout",))),
         ("order", Option("Order of the colours: rgb or bgr.", flags=("--color-order",))),
         ("fit", Option("How images of other shapes fill the size: stretch, crop or pad.", flags=("--fit",))),
@@ -79,48 +84,48 @@ IMAGES = Option(
 )
 LABELS = Option("One label per sample: .npy, .npz or text.", "Or an array.", metavar="FILE", type=Path)
 MASK = Option(
-    "The input whose zeros mark padding, which has no share in the accuracy; none; auto finds it.",
+    "The input whose zeros mark padding, which the accuracy ignores; none; or auto, to find it.",
     "See :mod:`inlay.data.padding`.",
     metavar="INPUT",
 )
 BIND = Option(
-    "Size of a dynamic dimension; a written model takes no other.",
+    "Size of a dynamic dimension; a written model accepts no other.",
     "As a mapping, or as ``name=N``.",
     metavar="NAME=N",
     repeated=True,
 )
 FREEZE_SHAPES = Option(
-    "Fix dynamic dimensions that have one size in all samples, as --bind does: the written model takes no other.",
+    "Fix dynamic dimensions that have one size in all samples, as --bind does: the written model accepts no other.",
     type=bool,
 )
 SHAPES = Option(
-    "A shape to measure latency on, with a weight; repeatable. Otherwise a few that stand for the samples'.",
-    "``input=AxB:weight``, further inputs behind commas.",
+    "A shape to measure latency on, with a weight; repeatable. By default, a few that represent the samples.",
+    "``input=AxB:weight``, further inputs after commas.",
     flags=("--shape",),
     metavar="INPUT=AxB[:WEIGHT]",
     repeated=True,
 )
 BATCH = Option(
-    "Batch sizes to measure latency on, equally often, such as 1,8: one placement for all.",
+    "Batch sizes to measure latency on, such as 1,8, each equally often: one placement for all.",
     "A number, or several.",
     metavar="N[,N…]",
 )
 THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
-NODES = Option("Quantize only nodes with such names; repeatable.", metavar="GLOB", repeated=True)
+NODES = Option("Quantize only nodes whose names match; repeatable.", metavar="GLOB", repeated=True)
 QUANT_TYPE = Option(
-    "Type of quantized activations: int8, uint8, int16, uint16, fp8, as the target has it; auto leaves it the choice.",
+    "Type of quantized activations: int8, uint8, int16, uint16 or fp8, if the target has it; auto lets it choose.",
     metavar="TYPE",
 )
 MAX_OPSET = Option(
-    "Newest opset that written models may have, for runtimes that know no newer one; what needs more is left out.",
+    "Newest opset that written models may use, for runtimes that know no newer one; what needs more is left out.",
     "Q/DQ nodes with a scale for each channel need 13.",
     metavar="N",
     type=int,
     least=13,
 )
 AUGMENT = Option(
-    "Variations of the samples that ranges also suit, and what a model loses on them: none, auto, or "
-    "module:function(sample, rng), which gives samples by name.",
+    "Variations of the samples that ranges should also suit and losses are told for: none, auto, or "
+    "module:function(sample, rng), which returns samples by name.",
     "auto varies images, series and tokens, and leaves alone what it cannot tell.",
     metavar="HOW",
 )
@@ -129,7 +134,9 @@ OUT = Option("Output folder.", flags=("--out", "-o"), metavar="OUT", type=Path)
 METRIC = Option(
     "top1, top1-agreement, token-agreement, cosine, sqnr, or module:function(outputs, labels).", "Larger is better."
 )
-MAX_DROP = Option("Most that the metric may fall: 0.5% or 0.005.", "1 % where only a metric is given.", metavar="DROP")
+MAX_DROP = Option(
+    "Largest fall of the metric that is allowed: 0.5% or 0.005.", "1 % where only a metric is given.", metavar="DROP"
+)
 MIN_SQNR = Option(
     f"Least SQNR of the worst output; {DEFAULT_MIN_SQNR_DB:g} when no other bound is given. At 20 dB the error is "
     "10 % of the output's size, at 30 dB 3 %, at 40 dB 1 %; the report says what that is good for.",
@@ -140,18 +147,18 @@ MIN_SQNR = Option(
 )
 NO_BOUND = Option("Set no bound on the accuracy.", type=bool)
 ACCEPT_UNPROVEN = Option(
-    "End with exit code 0, not 3, where the samples do not show the bound on new ones; the verdict still says so.",
+    "Exit with code 0, not 3, if the samples do not show the bound for new ones; the verdict still says so.",
     "Only :attr:`~inlay.run.result.TuneResult.exit_code` depends on it.",
     type=bool,
 )
 BUDGET = Option(
-    "Time for the whole command, an interrupted one's included: 90s, 10m, 1h30m, or none.",
+    "Time for the whole command, interrupted sessions included: 90s, 10m, 1h30m, or none.",
     "Or seconds; None for no limit.",
     metavar="TIME",
 )
 EXPLAIN_BUDGET = Option(
-    "Time for proving reasons, and again for the search of --repair: 90s, 10m, or none.",
-    "Or seconds; None for no limit. Reasons that are left then are predictions.",
+    "Time for proving reasons, and as much again for the search of --repair: 90s, 10m, or none.",
+    "Or seconds; None for no limit. Reasons that are untried by then are predictions.",
     metavar="TIME",
 )
 REPAIR = Option(
@@ -160,8 +167,8 @@ REPAIR = Option(
     metavar="OUT.onnx",
     type=Path,
 )
-MAX_MEASUREMENTS = Option("Most candidates to time.", type=int, least=1)
-MAX_BUILDS = Option("Most models to build during the search, probes and profiles included.", type=None)
+MAX_MEASUREMENTS = Option("Maximum number of candidates to time.", type=int, least=1)
+MAX_BUILDS = Option("Maximum number of models to build during the search, probes and profiles included.", type=None)
 QDQ_BASELINE = Option("A Q/DQ model to start from and to beat.", metavar="FILE", type=Path)
 KEEP_QPARAMS = Option("Use the scales and zero points that came with a Q/DQ model.", type=bool)
 COST_DB = Option(
@@ -175,18 +182,18 @@ STRATEGY = Option(
     f"{', '.join(STRATEGIES)}.",
     "``guided`` goes by a cost model, ``evolve`` by region patterns; ``anchors`` does not search.",
 )
-SCHEMES_PER_REGION = Option("Most placements tried for one pattern of regions.", type=int, least=1)
+SCHEMES_PER_REGION = Option("Maximum number of placements to try for one region pattern.", type=int, least=1)
 PATTERN_CACHE = Option("Schemes of earlier runs, tried first.", metavar="FILE", type=Path)
-SEARCH_RECIPE = Option("Rules; nodes that they keep in float stay float.", metavar="FILE")
+SEARCH_RECIPE = Option("A recipe of rules; nodes that it keeps in float stay float.", metavar="FILE")
 RESTART = Option("Forget an earlier run in OUT.", type=bool)
 BEFORE = Option("Seconds of the command's time that were used up before the call.", type=None)
 RAY = Option(
-    "Measure through Ray: local, auto, or a cluster's address; #FINGERPRINT behind it chooses a device.",
+    "Measure through Ray: local, auto, or a cluster's address; append #FINGERPRINT to choose a device.",
     "None measures without Ray. See :mod:`inlay.farm`.",
     metavar="ADDRESS",
     show_default=False,
 )
-PROGRESS = Option("Hears what happens; see :class:`~inlay.run.progress.Progress`.", type=None)
+PROGRESS = Option("Receives progress reports; see :class:`~inlay.run.progress.Progress`.", type=None)
 BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1, most=10_000)
 PROCESSES = Option("Fresh processes.", type=int, least=1, most=1000)
 QUANTIZED = Option("The quantized model.", flags=("--out", "-o"), metavar="OUT.onnx", type=Path)
@@ -206,17 +213,19 @@ CALIBRATION_BUDGET = Option(
 )
 RUN = Option("Output folder of a run.", metavar="OUT", type=Path, positional=True, show_default=False)
 SELECTED = Option(
-    "The model to write; OUT/selected.onnx.", flags=("--to",), metavar="FILE", type=Path, show_default=False
+    "The model to write; by default OUT/selected.onnx.", flags=("--to",), metavar="FILE", type=Path, show_default=False
 )
-SELECTED_MAX_DROP = Option("Most that the metric may fall: 0.5% or 0.005.", "On the selection samples.", metavar="DROP")
+SELECTED_MAX_DROP = Option(
+    "Largest fall of the metric that is allowed: 0.5% or 0.005.", "On the selection samples.", metavar="DROP"
+)
 SELECTED_MIN_SQNR = Option(
     "Least SQNR of the worst output.", "In dB, on the selection samples.", metavar="DB", type=float
 )
 SELECTED_MAX_SIZE = Option(
-    "Most that the file may take with its weights: 20MB, 1.5GB, or bytes.", "A number is bytes.", metavar="SIZE"
+    "Largest size of the file with its weights: 20MB, 1.5GB, or bytes.", "A number is bytes.", metavar="SIZE"
 )
 SELECTED_MAX_MEMORY = Option(
-    "Most that a session may take, measured where it is not known yet: 200MB, 1.5GB, or bytes.",
+    "Most memory that a session may take, measured where it is not known yet: 200MB, 1.5GB, or bytes.",
     "A number is bytes.",
     metavar="SIZE",
 )
@@ -225,8 +234,8 @@ FASTEST = Option("The fastest, whatever its accuracy.", type=bool)
 EXPORTED = Option(
     "The file to write; by default in OUT, named for the form.", metavar="FILE", type=Path, show_default=False
 )
-LARGEST_LEAF = Option("Most nodes of a leaf region.", type=int, least=1)
-SMALLEST_SEQUENCE = Option("Fewest nodes of a composite sequence.", type=int, least=0)
+LARGEST_LEAF = Option("Maximum number of nodes in a leaf region.", type=int, least=1)
+SMALLEST_SEQUENCE = Option("Minimum number of nodes in a composite sequence.", type=int, least=0)
 
 
 def parse_duration(text: str) -> float:

@@ -290,8 +290,8 @@ class Judge:
 
 def _reason_lost(error: OutputError) -> str:
     return (
-        f"output {error.name} is lost: it {error.lost}, where the float model's varies; whatever the bound is, a model "
-        "must keep every part of its outputs"
+        f"output {error.name} is lost: it {error.lost}, whereas it varies in the float model; whatever the bound, a "
+        "model must keep every part of its outputs"
     )
 
 

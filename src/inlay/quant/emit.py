@@ -132,7 +132,7 @@ class Emitter:
         left = {(n.name, *n.output) for n in base.graph.node}
         lost = next((n for n in self.base.graph.node if (n.name, *n.output) not in left), None)
         if lost is not None:
-            raise ModelError(f"{what} opset {qtype.opset}, in which {lost.op_type} {lost.name} is gone")
+            raise ModelError(f"{what} opset {qtype.opset}, in which {lost.op_type} {lost.name} no longer exists")
         if base.ir_version >= LEAST_IR[qtype.opset]:
             return base
         newer = onnx.ModelProto()

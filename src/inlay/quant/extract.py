@@ -112,7 +112,7 @@ def extract(
             if constant is None or node.outputs[0].is_graph_output():
                 leftovers.append(Leftover(str(node.name), found))
                 continue
-            leftovers.append(Leftover(str(node.name), f"{found}: that has no label here, so it is float now"))
+            leftovers.append(Leftover(str(node.name), f"{found}: Inlay cannot express that, so it is float now"))
             wish = float_name(node.inputs[0]) if node.inputs[0] is not None else str(node.name)
             node.outputs[0].replace_all_uses_with(add_constant(graph, wish, constant))
             continue

@@ -174,7 +174,7 @@ def state_metric(
             None if max_drop is None else hits_needed(lost / of, won / of, max_drop, pairs.is_agreement, confidence)
         )
         return statement(most_drop=limit, method="exact", hits=counts, needed=needed)
-    found = _resampled(pairs, rng, clock, confidence) if resample else "nothing can be said of new samples yet"
+    found = _resampled(pairs, rng, clock, confidence) if resample else "nothing can be said about new samples yet"
     if isinstance(found, str):
         is_open = max_drop is None or pairs.drop <= max_drop
         needed = LEAST_RESAMPLED if pairs.samples < LEAST_RESAMPLED and is_open else None
@@ -234,14 +234,14 @@ def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock, confidence:
     from scipy.stats import bootstrap
 
     if pairs.samples < LEAST_RESAMPLED:
-        return f"nothing can be said of new samples: a bootstrap takes {LEAST_RESAMPLED}"
+        return f"nothing can be said about new samples: a bootstrap takes {LEAST_RESAMPLED}"
     indices, begun = np.arange(pairs.samples), clock()
     try:
         pairs.drop_of(indices)
         each_s = clock() - begun
         fits = [n for n in _RESAMPLES if (n + pairs.samples) * each_s <= _RESAMPLING_S]
         if not fits:
-            return f"nothing is said of new samples: the metric takes {each_s:.1f} s, too long for a bootstrap"
+            return f"nothing is said about new samples: the metric takes {each_s:.1f} s, too long for a bootstrap"
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of draws that are all alike: there is no limit then
             drawn = bootstrap(
@@ -255,12 +255,12 @@ def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock, confidence:
                 rng=rng,
             )
     except InlayError as error:
-        return f"nothing can be said of new samples: of some that were drawn there is no metric ({error})"
+        return f"nothing can be said about new samples: of some that were drawn there is no metric ({error})"
     limit = float(drawn.confidence_interval.high)
     if np.isfinite(limit):
         return limit
     if pairs.drop or np.ptp(drawn.bootstrap_distribution):
-        return "nothing can be said of new samples: the bootstrap has no limit"
+        return "nothing can be said about new samples: the bootstrap has no limit"
     most = 100.0 * (1.0 - (1.0 - confidence) ** (1.0 / pairs.samples))
     return f"none of them changes it; at most {most:.1f} % of new ones would, with {confidence:.0%} confidence"
 

@@ -203,7 +203,7 @@ def lost(want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> str:
         there = a[b == end]
         error = float(np.square(there - end).sum())
         if there.size >= _PINNED_SHARE * a.size and _varies(there) and error >= _PINNED_ERROR * a.var() * a.size:
-            return f"is {end:.4g} in {there.size / a.size:.0%} of its places"
+            return f"is {end:.4g} in {there.size / a.size:.0%} of its elements"
     return ""
 
 

@@ -125,12 +125,12 @@ class Statement:
     def __str__(self) -> str:
         judged = f"{counted(self.samples, 'sample')} judged"
         if self.all_exact:
-            said = f"{judged}, all of them exact, which does not tell how far others are from float; "
+            said = f"{judged}, all of them exact, which does not show how far others are from float; "
             said += f"whatever their distribution, {self._share_of_least} of new samples keep {self.least_db:.1f} dB"
         elif self.limit_db is None:
-            said = f"nothing can be said of new samples: {judged}"
+            said = f"nothing can be said about new samples: {judged}"
         elif self.limit_db < 0.0 <= (self.least_db or 0.0):  # more noise than signal would be no promise
-            said = f"nothing can be said of new samples: {judged}, too few for how much they differ"
+            said = f"nothing can be said about new samples: {judged}, too few given how much they differ"
         else:
             said = (
                 f"at least {self.share:.0%} of new samples of this kind keep {self.limit_db:.1f} dB each, with "

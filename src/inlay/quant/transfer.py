@@ -120,7 +120,7 @@ class _Ports:
             outputs = self._target.outputs
             return [Port(GRAPH_OUTPUT, outputs.index(name))] if name in outputs else _Absent("no such output")
         if not self._source.has_node(port.node):
-            return _Absent("its node is gone")
+            return _Absent("its node no longer exists")
         found = self._after_normalization(port)
         if isinstance(found, str):
             return _Absent(found, self._heir(port.node))

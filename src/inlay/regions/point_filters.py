@@ -152,7 +152,7 @@ def _fused_activation(context: FilterContext, node: Node, slot: int) -> str | No
     """Q/DQ between an operator and the activation fused into it would split the kernel."""
     unit = context.unit_of[node.name]
     if node.name != unit.name and unit.selectable:
-        return f"{node.op_type} is folded into {unit.name}: a Q/DQ pair between them would part the kernel"
+        return f"{node.op_type} is folded into {unit.name}: a Q/DQ pair between them would split the kernel"
     return None
 
 

@@ -168,7 +168,9 @@ def _trials(run: FinishedRun) -> Iterator[Mapping[str, Any]]:
 
 def _evidence(run: FinishedRun) -> Evidence:
     if run.evidence is None:
-        raise JournalError(f"{run.folder} says nothing of its operators: it ended early, or an older version made it")
+        raise JournalError(
+            f"{run.folder} says nothing of its operators: it ended early, or was made by an older version"
+        )
     return run.evidence
 
 

@@ -109,7 +109,7 @@ def _why(unit: UnitFacts, executed: str, saved_ns: float | None) -> str:
         hoped = (
             ""
             if unit.gain_ns is None or unit.gain_ns <= 0.0
-            else f", where {unit.gain_ns / 1e3:.1f} us less was expected"
+            else f", where it was expected to take {unit.gain_ns / 1e3:.1f} us less"
         )
         return f"by its profile {-saved_ns / 1e3:.1f} us slower than in float{hoped}"
     if executed == INTEGER:

@@ -15,7 +15,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import HURRIED, HURRIES, SPARE
 from inlay.run.plan import Plan
-from inlay.trial import Measured, Proposal
+from inlay.trial import Measured, Proposal, counted
 
 _BUILDS_OF_A_TRIAL = 3
 """At most: one build to judge it, and a second one with a profile beside it."""
@@ -127,7 +127,7 @@ class TimeLimit:
         if proposal.anchor and proposal.placement and not any(map(_is_worth_confirming, evaluator.judged[1:])):
             deadline = self._time.plan.before_writing  # whatever else is cut, one recipe that keeps the bound is timed
         if not deadline.fits(self._time.trial_s + max(self._outside_s)):
-            return f"what is left of the budget of {self._budget_s:.0f} s is for confirming"
+            return f"the rest of the budget of {self._budget_s:.0f} s is reserved for confirming"
         self._begun = deadline.clock(), self._worker.busy_s
         return ""
 
@@ -181,8 +181,8 @@ class Budget(TimeLimit):
         most = self._config.max_measurements
         timed = sum(isinstance(c.trial.outcome, Measured) for c in evaluator.judged)
         if most is not None and timed >= most:
-            return f"{most} measurements are made"
+            return f"the limit of {counted(most, 'measurement')} is reached"
         builds = self._config.max_builds
         if builds is not None and self._worker.builds + _BUILDS_OF_A_TRIAL > builds:
-            return f"{self._worker.builds} models are built, of at most {builds}"
+            return f"the limit of {counted(builds, 'build')} leaves no room for another candidate"
         return ""

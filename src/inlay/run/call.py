@@ -77,7 +77,9 @@ class Given:
     def of(cls, file: ModelFile, data: DataSource, bind: Sizes, images: Images | None = None) -> Given:
         """A model that is loaded already."""
         if data is None and images is not None:
-            raise UsageError("--image-size, --mean, --std and their kin are for --data FOLDER with images")
+            raise UsageError(
+                "--image-size, --mean, --std and the other image options apply only to --data FOLDER with images"
+            )
         sizes = parse_bind(bind)
         specs = bound(input_specs(file.model), sizes)
         return cls(file, None if data is None else read_samples(data, specs, images, user_function), specs, sizes)
@@ -178,15 +180,15 @@ def _samples(given: Given, options: TuneOptions) -> Samples | None:
     """Its samples with labels and mask. Raises UsageError, DataError."""
     if given.samples is None:
         if options.mask != AUTO_MASK:
-            raise UsageError("--mask without --data: random samples have no padding")
+            raise UsageError("--mask needs --data: random samples have no padding")
         if options.labels is not None:
-            raise UsageError("--labels without --data: labels belong to samples")
+            raise UsageError("--labels needs --data: labels belong to samples")
         return None
     samples, labels = given.masked(given.samples, options.mask), options.labels
     if labels is None:
         return samples
     if options.metric in (None, "sqnr", *AGREEMENTS):
-        raise UsageError("--labels without a --metric that looks at them: give top1, or module:function")
+        raise UsageError("--labels needs a --metric that uses them: give top1, or module:function")
     array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
     if array.ndim == 0 or len(array) != len(samples):
         raise DataError(f"labels: an array of shape {list(array.shape)}, but there are {len(samples)} samples")

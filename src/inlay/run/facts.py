@@ -82,7 +82,8 @@ class PrecisionChoice:
             return ""
         gain = shown_ratio(self.gain)
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        return f"float32 is {gain} as fast as {self.own} for the given model: tuned with {options}; run it so"
+        found = f"float32 is {gain} as fast as {self.own} for the given model"
+        return f"{found}: it was tuned with {options}; run it with that, too"
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""
@@ -208,7 +209,9 @@ def rounding_of(journal: Journal) -> Rounding:
     except ValueError:
         found = None
     if found is None or found.digest != choice.rounded:
-        raise JournalError(f"{journal.path} is damaged: how weights were rounded cannot be read; begin anew")
+        raise JournalError(
+            f"{journal.path} is damaged: how weights were rounded cannot be read; start over with --restart"
+        )
     return found
 
 

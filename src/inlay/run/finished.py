@@ -25,7 +25,7 @@ TOO_OLD = "was written by an older version, which did not keep what is needed"
 
 
 OLDER_RULES = (
-    "accuracies of this run were judged by older rules, which do not see what is lost in a part of an output: run "
+    "accuracies of this run were judged by older rules, which miss what is lost in a part of an output: run "
     "inlay tune again with --restart"
 )
 

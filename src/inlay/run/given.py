@@ -148,7 +148,7 @@ def _as_chosen(session: Session) -> None:
     if not session.any_precision or choice.options.keys() & spec.options.keys():
         raise JournalError(
             f"{session.journal.path} belongs to a run in float32, which was faster than {choice.own}: give another "
-            "output folder, or --restart to begin anew"
+            "output folder, or --restart to start over"
         )
     exact = TargetSpec(spec.name, {**spec.options, **choice.options})
     session.go_on_with(session.start_worker(exact, session.work, session.limit_s))
@@ -263,7 +263,7 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
     if session.resumed and (inputs.out / "result.json").exists() and (inputs.out / "model.onnx").exists():
         raise UsageError(
             f"the budget of {inputs.config.budget_s:.0f} s is spent, and {inputs.out} holds the result of this run: "
-            "it stays; a longer --budget searches on, --restart begins anew"
+            "it is kept; a larger --budget continues the search, --restart starts over"
         )
     feed = inputs.workload.save(session.work / "latency")
     protocol = replace(inputs.config.protocol, first_blocks=1)
@@ -272,7 +272,7 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
     same = Interval.exactly(1.0)
     best = replace(best_of(entry, entry, same, same, None), confirmed=False)
     note = f"the budget was spent before there was a candidate: {late}"
-    undecided = "nothing in low precision was built before the time ended: give a longer --budget"
+    undecided = "no model in low precision was built before the budget ended: give a larger --budget"
     confirmed = Confirmed(
         best=best,
         baseline_ms=best.latency_ms,

@@ -71,7 +71,7 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
                 raise ValueError("it was measured on another processor or runtime")
             return MachineCosts(table, f"measured on this processor ({path})", own=True)
         except (OSError, DataError, ValueError, RecursionError) as error:
-            warning = f"{path} is left alone: {error}; inlay calibrate-machine writes it anew"
+            warning = f"{path} is ignored: {error}; inlay calibrate-machine writes a new one"
     shipped = target.shipped_costs() if isinstance(target, ShipsCosts) else None
     if shipped is not None and target.fingerprint() == fingerprint:
         table, facts = _load(shipped)
@@ -80,7 +80,7 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
             f"shipped, measured on {facts.get('cpu', 'another processor')}; inlay calibrate-machine measures this one",
             warning=warning,
         )
-    why = "nothing is known of this processor's kernels: inlay calibrate-machine measures them"
+    why = "nothing is known about this processor's kernels: inlay calibrate-machine measures them"
     if not isinstance(target, Calibrates):
         why = f"there is no cost table for {fingerprint.target}"
     return MachineCosts(None, why, warning=warning)
@@ -95,7 +95,7 @@ def _load(path: Path) -> tuple[CostTable, dict[str, str]]:
     except ValueError:
         raise ValueError("it is not JSON, or is cut short") from None
     if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise ValueError(f"it is no cost table of version {VERSION}")
+        raise ValueError(f"it is not a cost table of version {VERSION}")
     facts = content.get("facts")
     if not isinstance(facts, dict) or not all(isinstance(value, str) for value in facts.values()):
         raise ValueError("it does not say what it was measured on")

@@ -1,8 +1,8 @@
 """How the time of one command is shared, and what is done less thoroughly where a model is slow.
 
 A plan knows when the command began and when its result must be written. Every phase asks it what it may use, by what
-steps were found to cost so far; what one phase leaves goes to those behind it. The confirmation comes last: it is kept
-free what it needs for the contenders there are, by what steps cost lately, and no more. Without a limit everything is
+steps were found to cost so far; what one phase leaves goes to those behind it. The confirmation comes last: as much
+time is reserved for it as its contenders need, by what steps cost lately, and no more. Without a limit everything is
 done as thoroughly as the settings say.
 """
 

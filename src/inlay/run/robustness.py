@@ -14,7 +14,7 @@ from inlay.errors import Ended, TargetError, TimedOut
 from inlay.model.user_code import user_function
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.run.reference import RunFiles
-from inlay.trial import shown_sqnr
+from inlay.trial import counted, shown_sqnr
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class Robustness:
     def __str__(self) -> str:
         (name, db), *others = self.varied_db.items()
         if db >= self.samples_db:
-            return f"{shown_sqnr(self.samples_db)} over all samples, and no less in {len(others) + 1} ways to vary them"
-        rest = f", the worst of {len(others) + 1} ways to vary them" if others else ""
+            varied = counted(len(others) + 1, "variation")
+            return f"{shown_sqnr(self.samples_db)} over all samples, and no less on {varied} of them"
+        rest = f", the worst of {len(others) + 1} variations" if others else ""
         return f"{shown_sqnr(self.samples_db)} over all samples, {shown_sqnr(db)} with {name}{rest}"
 
     def as_json(self) -> dict[str, Any]:

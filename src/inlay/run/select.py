@@ -170,7 +170,7 @@ class _Run:
             return f"bound not shown: {self.note}" if self.note else ""
         if self.bound == "none" or not placement:
             return ""
-        return f"bound not shown: of {self.bound}, new samples were judged for the delivered model only"
+        return f"bound not shown: new samples were judged by {self.bound} for the delivered model only"
 
 
 def select(folder: Path, out: Path, wish: Wish) -> Selected:
@@ -227,7 +227,7 @@ def _select(
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
     older = judged_by_older_rules(journal)
     if older and wish.asks_for_accuracy:
-        raise JournalError(f"{older}; --fastest, --max-size and what promises no accuracy take what there is")
+        raise JournalError(f"{older}; --fastest, --max-size and others that promise no accuracy still work")
     trial, measured = _chosen(journal, wish, file)
     refuse_overwriting(
         [out, out.with_name(f"{out.name}.data")],
@@ -295,7 +295,7 @@ def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> di
                     )
                 memory = fresh.memory(made, work / "feed.npz")
             if memory is None:
-                raise UsageError(f"target {calibration.spec.name} does not tell how much memory a session takes")
+                raise UsageError(f"target {calibration.spec.name} does not report how much memory a session takes")
             known[candidate] = journal.record_fact(MEMORY.of(candidate), memory)
     return {key: memory for key, memory in known.items() if memory is not None}
 

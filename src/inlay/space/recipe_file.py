@@ -119,7 +119,7 @@ def _config_data(config: OpConfig | None) -> Any:
 def _rule(number: int, data: object) -> RecipeRule:
     scopes = [s for s in Scope if isinstance(data, Mapping) and s.value in data]
     if not isinstance(data, Mapping) or len(scopes) != 1:
-        raise ValueError(f"rule {number} names none, or several, of {', '.join(s.value for s in Scope)}")
+        raise ValueError(f"rule {number} must name exactly one of {', '.join(s.value for s in Scope)}")
     extra = [str(k) for k in data if k not in (scopes[0].value, "config", "optional")]
     if extra:
         raise ValueError(f"rule {number} has an unknown entry {extra[0]!r}")
@@ -172,7 +172,7 @@ def _weight_only(number: int, data: Mapping[str, object]) -> str:
     """The form of ``{weight: int4, block: 32}``: weights of that type, activations in float."""
     extra = [str(k) for k in data if k not in ("weight", "block")]
     if extra:
-        raise ValueError(f"rule {number}: {extra[0]} says nothing beside weight and block")
+        raise ValueError(f"rule {number}: {extra[0]} has no effect beside weight and block")
     weight, block = data.get("weight"), data.get("block", 0)
     found = (t for t in (QType.INT8, *_BLOCKS.values()) if t.element == weight and t.block == block)
     qtype = next(found, None)
@@ -187,5 +187,5 @@ def _qtype(number: int, data: object) -> QType | None:
     if data == "int":
         return None
     if not isinstance(data, str) or data not in _TYPES:
-        raise ValueError(f"rule {number}: {data!r} is no type; give float, int, {', '.join(_TYPES)}")
+        raise ValueError(f"rule {number}: {data!r} is not a type; give float, int, {', '.join(_TYPES)}")
     return _TYPES[data]

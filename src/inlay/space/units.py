@@ -264,11 +264,11 @@ def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...])
             dtype = graph.dtypes.get(value)
             yield f"{value} is {dtype.name.lower() if dtype is not None else 'of unknown type'}, not float32"
         elif (array := graph.constant(value)) is not None and not np.isfinite(array).all():
-            yield f"{value} holds infinity or NaN, which no integer stands for"
+            yield f"{value} holds infinity or NaN, which no integer can represent"
         elif value in graph.infinite:
-            yield f"{value} holds infinity or NaN on the first sample, which no integer stands for"
+            yield f"{value} holds infinity or NaN on the first sample, which no integer can represent"
         elif value in graph.masks:
-            yield f"{value} holds a mask, far below the scores: a scale for both would leave these no steps"
+            yield f"{value} holds a mask, far below the scores: one scale for both would leave the scores no steps"
         elif value in graph.uneven:
             yield graph.uneven[value]
     for value in outputs:

@@ -20,7 +20,7 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
         return None
     maker = graph.producer(node.inputs[1]) if len(node.inputs) > 1 else None
     if maker is not None and maker.op_type == "DequantizeLinear":
-        return "its weight is quantized in the given model, in a form that stays as it is"
+        return "its weight is quantized in the given model, in a form that is kept as it is"
     return "its weight is computed at run time"
 
 
@@ -33,7 +33,7 @@ def constant_bias(graph: Graph, node: Node) -> str | None:
 def plain_product(graph: Graph, node: Node) -> str | None:
     """A MatMul or Gemm is the product of its data and a matrix that nothing else reads, with nothing scaled."""
     if len(graph.shape(node.inputs[1]) or ()) != 2:
-        return "its weight is no matrix"
+        return "its weight is not a matrix"
     if node.op_type == "Gemm":
         if node.attributes.get("transA", 0):
             return "its data are transposed"
@@ -73,7 +73,7 @@ def whole_blocks(block: int) -> Condition:
     def condition(graph: Graph, node: Node) -> str | None:
         shape = graph.shape(node.inputs[1]) or (1, 1)
         length = shape[1 if node.op_type == "Gemm" and node.attributes.get("transB", 0) else 0]
-        return f"its sums of {length} are no multiple of {block}" if (length or 1) % block else None
+        return f"its sums of {length} are not a multiple of {block}" if (length or 1) % block else None
 
     return condition
 

@@ -30,7 +30,7 @@ class TargetRow:
 
 
 def list_targets() -> list[TargetRow]:
-    """Every installed target."""
+    """List every installed target."""
     return [_target_row(name) for name in available()]
 
 

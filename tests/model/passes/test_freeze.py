@@ -142,7 +142,7 @@ def test_a_run_says_it_and_another_model_of_it_is_fixed_as_well(tmp_path: Path, 
     result = tune(
         TuneRequest(file=load(save(encoder())), out=tmp_path / "out", samples=samples, config=config, lab=lab)
     )
-    assert any("no other sizes than batch=1, length=9" in note for note in result.notes)
+    assert any("no sizes other than batch=1, length=9" in note for note in result.notes)
     assert dims(ir.load(result.model_path)) == [[1, 9], [1, 9]]
     select(tmp_path / "out", tmp_path / "other.onnx", Wish(min_sqnr_db=10.0))
     assert dims(ir.load(tmp_path / "other.onnx")) == [[1, 9], [1, 9]]

@@ -54,7 +54,7 @@ FEED = random_feed(residual_model())
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        ('{"latencies_ms": [1.0, 2.0]}', BadReading, "in place of 3 times"),
+        ('{"latencies_ms": [1.0, 2.0]}', BadReading, "instead of 3 times"),
         ('{"latencies_ms": [1.0, 2.0, 0.0]}', BadReading, "took 0 ns"),
         ('{"latencies_ms": [1.0, 2.0, -1]}', BadReading, "took -1e+06 ns"),
         ('{"latencies_ms": [1.0, 2.0, NaN]}', BadReading, "took nan ns"),
@@ -356,8 +356,8 @@ def test_a_shell_script_is_all_that_it_takes(tuned: Any) -> None:
     lines = (out / "model.onnx").read_bytes().count(b"DequantizeLinear")
     assert result["best"]["latency_ms"] == pytest.approx(8 / (1 + lines), rel=1e-3), "what the script says of this file"
     assert result["target"]["facts"]["clock"] == "none"
-    assert "the target gives no outputs" in found.out
-    assert "the target gives no times of kernels" in found.out
+    assert "the target returns no outputs" in found.out
+    assert "the target reports no kernel times" in found.out
     assert not [p for p in out.iterdir() if p.name.startswith(".scratch")]
 
 

@@ -201,7 +201,7 @@ def best_of(
 def unshown(origin: str, gain: str, found: Evidence) -> str:
     """That a faster model was passed over, for people."""
     lacks = "it is below the bound" if found.breaks else "its bound is not shown"
-    return f"{origin} was faster ({gain}), but {lacks}: {found} (inlay select writes it all the same)"
+    return f"{origin} was faster ({gain}), but {lacks}: {found} (inlay select can still write it)"
 
 
 def passed_over(champion: Entry, contenders: Sequence[Entry], verifier: Verifier) -> list[str]:
@@ -224,5 +224,5 @@ def least_of_sturdy(speedup: float) -> float:
 def lacking(db: float) -> str:
     """What a model lacks on variations of the samples, for people."""
     return (
-        f"where samples are varied it lacks {STRESS_ALLOWANCE_DB + db:.1f} dB of the bound (--augment none to allow it)"
+        f"on varied samples it falls {STRESS_ALLOWANCE_DB + db:.1f} dB short of the bound (--augment none allows that)"
     )

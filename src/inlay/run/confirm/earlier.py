@@ -95,7 +95,7 @@ def _kept(winner: Winner, later: Confirmed, confirmation: Confirmation) -> Confi
     unsure = [t for t in later.troubles if t.startswith(_UNCONFIRMED)]
     why = later.undecided or "; ".join(t.removeprefix(_UNCONFIRMED).partition(";")[0] for t in unsure)
     told = f"an earlier confirmation of this run is kept: {best.origin}, {shown_ratio(winner.speedup)}"
-    told += f"; the last one decided nothing: {why}" if why else ""
+    told += f"; the latest one decided nothing: {why}" if why else ""
     return replace(
         later,
         best=best,

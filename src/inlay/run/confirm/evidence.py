@@ -79,9 +79,9 @@ class Evidence:
         if self.bound.max_drop is not None and not (self.metric is not None and self.metric.keeps_bound):
             parts.append(self._of_metric)
         if not parts:
-            lost = f"{self.varied_lacks_db:.1f} dB too much where they are varied"
+            lost = f"{self.varied_lacks_db:.1f} dB too much on variations of them"
             judged = f"{counted(self.statement.samples, 'sample')} judged"
-            parts.append(f"{judged}, too few to go by, and the model loses {lost}")
+            parts.append(f"{judged}, too few to rely on, and the model loses {lost}")
         return "; ".join(parts)
 
     @property
@@ -90,9 +90,9 @@ class Evidence:
         parts, said, metric = [], self.statement, self.metric
         if said.breaks_bound:
             of = "SQNR of 1 sample" if said.samples == 1 else f"mean SQNR of {said.samples} samples, judged one by one,"
-            parts.append(f"the {of} is {said.mean_db:.1f} dB, below the {said.bound_db:g} dB asked")
+            parts.append(f"the {of} is {said.mean_db:.1f} dB, below the {said.bound_db:g} dB required")
         if metric is not None and metric.breaks_bound:
-            parts.append(f"{metric.name} falls {metric.fallen}, more than the {metric.max_drop:g} asked")
+            parts.append(f"{metric.name} falls {metric.fallen}, more than the {metric.max_drop:g} allowed")
         return "; ".join(parts)
 
     @property
@@ -103,29 +103,37 @@ class Evidence:
     def _of_sqnr(self) -> str:
         said, least = self.statement, f"{self.bound.min_sqnr_db:g} dB"
         if not said.samples:
-            return f"no sample could be judged with ranges that it had no part in, where {least} are asked; give more"
+            return (
+                f"no sample could be judged with ranges chosen without it, but {least} is required; give more samples"
+            )
         judged = f"{counted(said.samples, 'sample')} judged"
         if said.all_exact:
-            unknown = f"all of them exact, which does not tell how far others are from float, where {least} are asked"
+            unknown = f"all of them exact, which does not show how far others are from float, but {least} is required"
             return f"{judged}, {unknown}; {said.would_show} samples like these would show {least}"
         if said.limit_db is None:
-            return f"{judged}, of which nothing follows for new ones, where {least} are asked; give more samples"
+            return f"{judged}, which says nothing about new ones, but {least} is required; give more samples"
         share = f"at least {said.share:.0%} of new samples keep"
-        limit = f"{share} {said.limit_db:.1f} dB each" if said.limit_db > 0.0 else f"{share} no SQNR that could be told"
+        limit = (
+            f"{share} {said.limit_db:.1f} dB each" if said.limit_db > 0.0 else f"{share} no SQNR that could be stated"
+        )
         if said.would_show is None:
             more = f"more samples like these would not show {least}"
         else:
             more = f"about {said.would_show} samples like these would show {least}"
-        return f"by {judged} {limit}, where {least} are asked; {more}"
+        return f"with {judged}, {limit}, but {least} is required; {more}"
 
     @property
     def _of_metric(self) -> str:
         found, most = self.metric, f"{self.bound.metric} at most {self.bound.max_drop:g} below float"
         if found is None:
-            return f"nothing is known of new samples, where {most} is asked"
+            return f"nothing is known about new samples, but {most} is required"
         limit = found.why or f"new samples may lose up to {found.most_drop:.3g}"
-        more = "more samples like these would not show it" if found.needed is None else f"{found.needed} would show it"
-        return f"by {counted(found.samples, 'sample')} judged {limit}, where {most} is asked; {more}"
+        more = (
+            "more samples like these would not show it"
+            if found.needed is None
+            else f"{found.needed} samples would show it"
+        )
+        return f"with {counted(found.samples, 'sample')} judged, {limit}, but {most} is required; {more}"
 
 
 def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None], gains: Callable[[T], bool]) -> T:

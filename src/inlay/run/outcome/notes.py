@@ -23,14 +23,15 @@ from inlay.search.bars import Barred
 from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime, Lack
-from inlay.trial import Failed, Measured, Trial, shown_ratio
+from inlay.trial import Failed, Measured, Trial, counted, shown_ratio
 
 _PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
 _INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|Integer$|IntegerToFloat$")
 _LACKING: Mapping[Lack, str] = {
-    "accuracy": "the target gives no outputs: accuracy is that of the same file on the numeric reference",
-    "profile": "the target gives no times of kernels: the search went by whole models and a cost table, if any",
-    "memory": "the target does not tell how much memory a session takes",
+    "accuracy": "the target returns no outputs: accuracy is that of the same file on the numeric reference",
+    "profile": "the target reports no kernel times: the search went by the times of whole models, and by a cost table "
+    "if there is one",
+    "memory": "the target does not report how much memory a session takes",
 }
 PROFILES_COMPARED = 20
 """Inferences of each of two profiles that are compared."""
@@ -72,7 +73,7 @@ def notes_for(
             *confirmed.troubles,
             *_data_notes(data_kind, verified),
             *cut,
-            "the search was interrupted: this is the best so far; the same command goes on from here",
+            "the search was interrupted: this is the best model so far; run the same command again to continue",
         )
     return (
         *own,
@@ -101,12 +102,12 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
     if kind == "random":
         yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
     elif not verified:
-        yield "too few samples to keep some back: the accuracy is that of samples that the search has looked at"
+        yield "there were too few samples to hold some back: the accuracy is that of samples that the search has seen"
 
 
 def _frozen_notes(confirmed: Confirmed, frozen: str) -> Iterator[str]:
     if frozen and confirmed.best.origin != ORIGINAL:
-        yield f"the written model takes no other sizes than {frozen}: its shapes are computed once and for all"
+        yield f"the written model accepts no sizes other than {frozen}: its shapes are fixed"
 
 
 def _stress_notes(losses: Losses, bound: Bound, best: Best) -> Iterator[str]:
@@ -119,9 +120,9 @@ def _stress_notes(losses: Losses, bound: Bound, best: Best) -> Iterator[str]:
     least_db = None if best.statement is None else best.statement.least_db
     single = least is not None and least_db is not None and least_db < least
     if broken and (single or best.bound_shown is False):
-        yield f"where your samples are varied, it is below {least:g} dB: {', '.join(broken)}"
+        yield f"on variations of your samples, it falls below {least:g} dB: {', '.join(broken)}"
     elif broken:
-        yield f"{least:g} dB holds on your samples, not where they are varied: {', '.join(broken)}"
+        yield f"{least:g} dB holds on your samples, but not on variations of them: {', '.join(broken)}"
     else:
         yield f"varied samples: {loss}"
 
@@ -148,14 +149,14 @@ def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial], imported: 
         reasons.append(anchor.accuracy.reason)
     if reasons and imported.given_quantized:
         yield (
-            f"the given model is quantized, and its own rounding is what the bound holds others to: even of the float "
-            f"model in it, {reasons[0]}. Give the float model that it was made from, or labels and a --metric; "
-            "inlay explain --repair looks for a faster one that is as close to the float model in it"
+            "the given model is quantized, so that the bound compares with outputs that are rounded already: even for "
+            f"the float model in it, {reasons[0]}. Give the float model that it was made from, or labels and a "
+            "--metric; inlay explain --repair looks for a faster one that is as close to the float model in it"
         )
     elif reasons:
         yield (
-            f"the samples tell nothing about accuracy: even of the float model, normalized, {reasons[0]}; "
-            "outputs that are all but zero hold only rounding. Give samples that the model answers, or a --metric"
+            f"the samples say nothing about accuracy: even for the normalized float model, {reasons[0]}; "
+            "outputs close to zero hold nothing but rounding. Give samples that the model responds to, or a --metric"
         )
 
 
@@ -166,8 +167,8 @@ def _silent_notes(confirmed: Confirmed) -> Iterator[str]:
     silent = dict.fromkeys(name for part in parts for name in part.silent)
     if silent:
         yield (
-            f"left out of the accuracy, as the samples give one and the same number there: {', '.join(silent)}; "
-            "give samples that the model finds something in"
+            f"not counted in the accuracy, because they are constant on these samples: {', '.join(silent)}; "
+            "give samples in which the model finds something"
         )
 
 
@@ -194,7 +195,9 @@ def _float_notes(
         yield f"float is best: no operator of the model runs in 8 bits here ({reasons})"
         return
     if not any(trial.proposal.placement for trial in anchors.values()):
-        yield "float is the best of what was tried, but full INT8 and its like were not: give more time"
+        yield (
+            "float is the best of what was tried, but full INT8 and similar placements were not: give a larger --budget"
+        )
         return
     if not confirmed.undecided:
         yield _why_float(confirmed, anchors, not_timed, unsearched)
@@ -221,11 +224,12 @@ def _why_float(confirmed: Confirmed, anchors: Mapping[str, Trial], not_timed: Se
             f"not timed: {', '.join(not_timed)}"
         )
     if not confirmed.best.confirmed:
-        return "no Q/DQ placement that keeps the bound was faster than float by the readings that there are"
+        return "no Q/DQ placement that keeps the bound was faster than float in the readings that were taken"
     if unsearched:
         low = [t for t in anchors.values() if t.proposal.placement and isinstance(t.outcome, Measured)]
-        count = "the one placement" if len(low) == 1 else f"the {len(low)} placements"
-        return f"of {count} timed, none that keeps the bound was measurably faster than float; {unsearched}"
+        count = "the only placement" if len(low) == 1 else f"none of the {len(low)} placements"
+        wrong = "does not keep the bound or was not" if len(low) == 1 else "keeps the bound and was"
+        return f"{count} timed {wrong} measurably faster than float; {unsearched}"
     return "float is best: no Q/DQ placement that keeps the bound was measurably faster"
 
 
@@ -234,16 +238,17 @@ def _rewrite_notes(confirmed: Confirmed, rewrites: Sequence[Rewrite[Any]]) -> It
     counts = Counter(r.name for r in confirmed.placement.rewrites) if confirmed.placement is not None else {}
     for rewrite in rewrites:
         if rewrite.name in counts:
-            yield f"{counts[rewrite.name]} operators are written as '{rewrite.name}': {rewrite.reason}"
+            written = "operator is written" if counts[rewrite.name] == 1 else "operators are written"
+            yield f"{counts[rewrite.name]} {written} as '{rewrite.name}': {rewrite.reason}"
 
 
 def bar_notes(found: Sequence[Barred]) -> Iterator[str]:
     """What the runtime refuses, and what it computes wrong."""
-    for refused, what in ((True, "does not build models with"), (False, "computes something else with")):
+    for refused, what in ((True, "does not build models with"), (False, "computes wrong results with")):
         units = [each for each in found if each.refused is refused]
         if units:
             listed = ", ".join(f"{each.unit} ({each.op_type})" for each in units)
-            yield f"the runtime {what} these in low precision, and they stayed as they were: {listed}"
+            yield f"the runtime {what} these operators in low precision, so they were left as they were: {listed}"
 
 
 def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
@@ -252,8 +257,9 @@ def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
         return
     reasons = Counter(m.reason for m in lost)
     listed = "; ".join(f"{n} x {reason}" for reason, n in reasons.most_common(4))
-    count = f"{len(lost)} quantized sites of the imported model"
-    yield f"{count} were not taken over (each of them: search.imported in result.json): {listed}"
+    count = f"{counted(len(lost), 'quantized site')} of the imported model"
+    were = "was" if len(lost) == 1 else "were"
+    yield f"{count} {were} not taken over (search.imported in result.json lists each): {listed}"
 
 
 def compare_profiles(
