@@ -19,9 +19,6 @@ from inlay.trial import Interval
 PRECISE = 1.05
 """Upper over lower end of an interval that needs no further pairs."""
 
-SAME_MODEL = Interval.exactly(1.0)
-"""The speed-up of the float model over itself."""
-
 
 @dataclass(frozen=True)
 class FinalComparison:

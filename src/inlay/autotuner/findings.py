@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from inlay.autotuner.final import SAME_MODEL, FinalComparison
+from inlay.autotuner.final import FinalComparison
 from inlay.autotuner.state import SavedRecord, SchemeRecord, TunerState
 from inlay.autotuner.subject import Subject
 from inlay.errors import UsageError
@@ -139,7 +139,7 @@ class Findings:
     def _final_speedup(self) -> Interval | None:
         """The speed-up of the final comparison; of the float model over itself there is nothing to measure."""
         if self._is_float:
-            return SAME_MODEL
+            return Interval.exactly(1.0)
         return None if self._final is None else self._final.speedup
 
     @property
