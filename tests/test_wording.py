@@ -6,8 +6,11 @@ import math
 
 from benchmarks.one_story import contradictions
 
+from inlay.cli.inspected import quantizable
 from inlay.cli.render import _accuracy
 from inlay.quant.tolerance import state
+from inlay.regions.cache import PatternCache, show
+from inlay.run.inspection import Quantizable
 from inlay.trial import Accuracy, Interval, counted, shown_latency, shown_ratio, together
 
 
@@ -15,6 +18,12 @@ def test_one_is_one_and_all_others_are_many() -> None:
     assert counted(1, "sample") == "1 sample"
     assert [counted(n, "sample") for n in (0, 2)] == ["0 samples", "2 samples"]
     assert counted(2, "fresh process", "fresh processes") == "2 fresh processes"
+
+
+def test_tables_of_one_are_singular() -> None:
+    for count, said in ((1, "1 of 1 operator can run"), (2, "2 of 2 operators can run")):
+        assert next(iter(quantizable(Quantizable({"Conv": (count, count)}, {}, {})))).startswith(said)
+    assert show(PatternCache())[0] == "0 patterns, 0 schemes"
 
 
 def test_a_figure_over_all_samples_does_not_read_as_one_of_each() -> None:

@@ -9,7 +9,7 @@ from inlay.cli.terminal import Table
 from inlay.explain import policy
 from inlay.explain.explanation import Change, Explanation, Loss, Operator, Reason, Repair
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import SHOWN_AS_EXACT_DB, shown_ratio, shown_sqnr, together
+from inlay.trial import SHOWN_AS_EXACT_DB, counted, shown_ratio, shown_sqnr, together
 
 _ROWS = 12  # operators and conversions that are listed without --all
 _NAMES = 3  # operators that are named for a reason that many share
@@ -64,7 +64,8 @@ def _head(found: Explanation) -> Iterator[str]:
     low = [o for o in ran if o.precision == "int8"]
     heavy = [o for o in ran if o.heavy]
     heavy_low = sum(o.precision == "int8" for o in heavy)
-    yield f"  {len(low)} of {len(ran)} operators ran in INT8; of the {len(heavy)} heavy ones {heavy_low}."
+    every_ran = counted(len(ran), "operator")
+    yield f"  {len(low)} of {every_ran} ran in INT8; of the {len(heavy)} heavy ones {heavy_low}."
     if found.quantized and found.lost_ms > 0:
         unit, what = unit_of(found.facts), "Lost" if found.facts.get("unit") else "Time lost"
         of = f"{found.lost_ms:.3f} {unit} of {found.kernels_ms:.3f} {unit}"

@@ -37,7 +37,7 @@ def inspection(found: Inspection) -> Iterator[str]:
 def quantizable(found: Quantizable) -> Iterator[str]:
     """What can run in low precision, and why the rest cannot."""
     able, every = (sum(pair[i] for pair in found.operators.values()) for i in (0, 1))
-    yield f"{able} of {every} operators can run in INT8 (what is fused counts once):"
+    yield f"{able} of {counted(every, 'operator')} can run in INT8 (what is fused counts once):"
     listed = ", ".join(f"{n} of {total} {op}" for op, (n, total) in found.operators.items() if n)
     yield f"  {listed or 'none'}"
     for form, count in found.forms.items():

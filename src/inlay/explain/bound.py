@@ -109,7 +109,8 @@ def _barriers(
     lost = -sum(gains[n] for n in slower)
     if lost * 1e6 >= policy.HEAVY_SHARE * total:
         kinds = ", ".join(dict.fromkeys(units[n].op_type for n in slower))
-        yield f"{len(slower)} operators are slower in INT8, by {lost:.3f} {time_unit} together ({kinds})"
+        are = "operator is" if len(slower) == 1 else "operators are"
+        yield f"{len(slower)} {are} slower in INT8, by {lost:.3f} {time_unit} together ({kinds})"
     converted = sum(low.conversions.values())
     if converted >= policy.HEAVY_SHARE * total:
         yield f"conversions and reorders take {converted / 1e6:.3f} {time_unit} where all that can be is in INT8"

@@ -39,6 +39,7 @@ from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.preconditions import preconditions_of
 from inlay.targets.registry import create, known_operators
+from inlay.trial import counted
 
 Stage = Callable[[str], None]
 """Hears what is done next."""
@@ -83,7 +84,7 @@ def explain(
         if isinstance(runs, TargetError):
             why = ModelError(f"{file.path} does not run on {spec.name}: {runs}")
             code, mends = does_run(laboratory, list(found.values()), why)
-            failed = f"{code} at {len(mends)} operators: {runs}"
+            failed = f"{code} at {counted(len(mends), 'operator')}: {runs}"
             ran, graph = laboratory.profile(mends, policy.PROFILE_LEAST)
             runs = _Runs(graph, ran, float(ran.total_ns))
             broken = {n: Proven(tuple(faults), "together") for n, faults in mends.items()}

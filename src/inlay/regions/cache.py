@@ -34,6 +34,7 @@ import yaml
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, write_text
 from inlay.regions.schemes import InsertionScheme, sort_key
+from inlay.trial import counted
 from inlay.yaml_file import read_yaml
 
 FORMAT = "inlay_pattern_cache"
@@ -188,7 +189,7 @@ class PatternCache:
 def show(cache: PatternCache) -> list[str]:
     """The cache as lines, for ``inlay cache show``."""
     count = sum(len(cache.entries(s)) for s in cache)
-    lines = [f"{len(cache)} patterns, {count} schemes"]
+    lines = [f"{counted(len(cache), 'pattern')}, {counted(count, 'scheme')}"]
     for signature in cache:
         lines.append(f"{signature}  {cache.summary(signature)}")
         for entry in cache.entries(signature):

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from inlay.regions.search_space import SearchSpace
+from inlay.trial import counted
 
 
 def regions_json(space: SearchSpace) -> dict[str, Any]:
@@ -59,7 +60,8 @@ def regions_lines(space: SearchSpace, every: bool = False) -> list[str]:
     first instance, one line stands for each other instance, and rejections are counted by filter.
     """
     lines = [
-        f"{len(space.graph.nodes)} nodes, {len(space.tree.regions)} regions, {len(space.patterns)} patterns, "
+        f"{counted(len(space.graph.nodes), 'node')}, {counted(len(space.tree.regions), 'region')}, "
+        f"{counted(len(space.patterns), 'pattern')}, "
         f"{sum(r is None for r in space.rejections.ports.values())} of {len(space.rejections.ports)} ports offered"
     ]
     depth = {space.tree.root.id: 0}
