@@ -87,6 +87,7 @@ def _crashes(*_: object) -> Extraction:
         ("_written", _crashes, "ended its process"),
     ],
 )
+@pytest.mark.matrix
 def test_what_does_not_match_is_one_opaque_model(
     function: str, stand_in: object, words: str, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_third_run_sees_the_second_that_began_as_the_first_ended(
 
 
 @pytest.mark.parametrize("words", [["report"], ["select", "--fastest"]], ids=lambda words: words[0])
+@pytest.mark.matrix
 def test_commands_on_a_run_leave_one_in_progress_alone(
     words: list[str], run: RunCommand, save: SaveModel, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def run(words: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str
 
 @pytest.mark.parametrize("kind", ["pipe", "zero"])
 @pytest.mark.parametrize("option", READ)
+@pytest.mark.matrix
 def test_what_is_read_is_a_regular_file(option: str, kind: str, folder: Path) -> None:
     places = [folder / name for name in ("special", "special.npz", "special.yaml")]
     places += [folder / "samples" / "a.npz", folder / "images" / "a.png", folder / "finished" / "result.json"]
