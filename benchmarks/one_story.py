@@ -262,8 +262,8 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
     files = {ORIGINAL: subject.model, **recipes}
     burning = [multiprocessing.get_context("spawn").Process(target=burn, args=(i,), daemon=True) for i in range(load)]
     try:
-        for each in burning:
-            each.start()
+        for process in burning:
+            process.start()
         for number in range(runs):
             out = work / f"run-{number}"
             given = f"{subject.model} --data {subject.samples} -o {out} --budget {budget:g}s --seed {number}".split()
@@ -275,12 +275,12 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
             else:
                 texts.append((done.stderr.strip()[-300:], {}))
     finally:
-        for each in burning:
-            each.kill()
+        for process in burning:
+            process.kill()
     samples = read_samples(str(subject.samples), input_specs(read_model(subject.model).model))
     readings = paired.measure(files, samples, blocks, _PROCESSES)
     truth = {name: readings.ratio(ORIGINAL, name) for name in files if name not in readings.failed}
-    found, shares, lacking = [], [], []
+    found, shares, lacking, each = [], [], [], list[Row]()
     for number, (text, result) in enumerate(texts):
         if not result:
             found.append(f"run {number}: no result: {text}")
@@ -289,6 +289,8 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
         known["best"] = truth[f"run {number}"]
         found += [f"run {number}: {what}" for what in (*contradictions(text, result), *refuted(result, known))]
         shares.append(covered(result, {"best": known["best"]}))
+        said = {key: result["best"][key] for key in ("origin", "speedup", "speedup_low", "speedup_high")}
+        each.append({**said, **known["best"]})
         lacking.append(missing(result))
     told = [result for _, result in texts if result]
     return {
@@ -300,6 +302,7 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
         "kept": sum(r["best"]["origin"] == ORIGINAL for r in told),
         "covered": [sum(each[i] for each in shares) for i in (0, 1)],
         "missing": [sum(each[i] for each in lacking) for i in (0, 1)],
+        "each": each,
         "truth": {name: truth[name]["value"] for name in recipes if name in truth},
         "not_written": failed,
     }
