@@ -81,7 +81,9 @@ def test_a_model_of_which_nothing_can_be_quantized() -> None:
 def test_a_target_that_is_outside_the_bound_by_itself_is_named(precision: str, db: float) -> None:
     accuracy = Accuracy(feasible=True, sqnr_db=db, samples=12)
     said = text(replace(FLOAT, accuracy=accuracy, own_precision=precision))
-    warned = "WARNING: this is below 20 dB with nothing in 8 bits: the target computes what is in float32 in bfloat16."
+    warned = (
+        "WARNING: this is below 20 dB even with nothing in 8 bits: the target computes float32 operators in bfloat16."
+    )
     assert (warned in said) == (bool(precision) and db < FLOAT.asked_db)
 
 

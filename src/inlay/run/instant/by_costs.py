@@ -219,7 +219,7 @@ def _why_not(ratio: Interval, which: str) -> str:
     """Why a speed-up over ``which`` is not worth what low precision costs, for people."""
     if not ratio.is_told:
         return f"there were too few readings to say whether low precision is faster than {which}"
-    found = f"low precision had {shown_ratio(ratio)} over {which} in the same blocks"
+    found = f"low precision is {shown_ratio(ratio)} over {which} in the same blocks"
     return found if ratio.value <= _DRAWN else f"{found}, and a gain below {_CLEAR:g}x must be shown by its interval"
 
 
