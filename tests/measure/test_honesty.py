@@ -63,7 +63,7 @@ def test_whole_runs_without_an_effect_deliver_float() -> None:
 def test_whole_runs_find_two_percent_and_say_how_much() -> None:
     found = [honesty.simulate(of("2 % effect, bursts"), seed, budget_s=120.0) for seed in range(24)]
     told = [o for o in found if not o.is_float]
-    assert len(told) >= 14, "in 60 s, fewer do: the search then leaves no time for a second look"
+    assert len(told) >= 12, "in 60 s, fewer do: the search then leaves no time for a second look"
     assert all(o.low > 1.0 for o in told)
     assert all(1.0 < o.truth <= 1.0200001 for o in told), "the best of all placements is known"
     assert sum(o.covered for o in told) >= len(told) - 1
