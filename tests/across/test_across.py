@@ -157,7 +157,8 @@ def test_a_target_is_tuned_for_in_the_precision_that_keeps_the_bound(
     assert (tmp_path / "out" / "rough").exists() is not is_rough
     assert (tmp_path / "out" / "rough-effect=0.9").exists() is is_rough
     why = result.columns["rough" if is_rough else "rough effect=0.9"].why
-    assert ("in the target's own precision, the given model has 5.0 dB there" if is_rough else "in the precision of rough") in why
+    said = "in the target's own precision, the given model has 5.0 dB there" if is_rough else "in the precision of rough"
+    assert said in why
 
 
 def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ def test_a_target_is_told_of_a_better_file_that_was_made_for_another(
 
 def test_where_an_equal_share_is_too_short_the_fastest_gets_all(save: SaveModel, tmp_path: Path) -> None:
     specs = {"fast": null(1000.0), "near": null(1100.0)}  # inferences of about 0.1 s
-    with pytest.raises(UsageError, match=r"its share of --budget 40s is \d+ s, and it needs \d+: give \d+s or more"):
+    with pytest.raises(UsageError, match=r"its share of --budget 40s is \d+ s, and it needs \d+ s: give \d+s or more"):
         across(save(small_model()), tmp_path / "both", specs, budget_s=SHORT_S)
     result = across(save(small_model()), tmp_path / "out", specs, others={}, budget_s=SHORT_S)
     assert result.columns["fast"].folder

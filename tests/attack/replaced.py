@@ -243,7 +243,8 @@ class Ground:
         model = out / "model.onnx"
         acted = self.folder / "acted"
         late = attack.what == "delivered" and acted.exists()
-        late = late and int(acted.read_text()) > (out / "recipe.yaml").stat().st_mtime_ns
+        written = out / "recipe.yaml"  # next after the model; none beside one that is delivered as it was given
+        late = late and (not written.exists() or int(acted.read_text()) > written.stat().st_mtime_ns)
         if late:  # it is no longer what was delivered, and nobody can know
             return found
         if not model.exists() or file_sha256(model) != result["best"]["output_sha256"]:

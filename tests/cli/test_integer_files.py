@@ -53,7 +53,7 @@ def test_tune_lists_every_site_of_a_baseline(tmp_path: Path, run: RunCommand) ->
     assert none["sites"] == {"qdq-baseline": 0}
     (lost,) = none["missing"]
     assert (lost["site"], "g_idx" in lost["reason"]) == ("dense_Q4", True)
-    assert any("1 quantized sites" in note for note in results["none"]["notes"])
+    assert any("1 quantized site" in note for note in results["none"]["notes"])
 
 
 def test_constants_in_nodes_are_constants(run: RunCommand, tmp_path: Path) -> None:

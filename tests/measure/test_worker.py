@@ -39,7 +39,7 @@ class FakeTarget(NullTarget):
     name = "fake"
 
     def __init__(self, at_start=""):
-        super().__init__()
+        super().__init__(noise=0.01)
         if at_start == "raise":
             raise ValueError("no such device")
         if at_start == "exit":

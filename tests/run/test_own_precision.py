@@ -150,7 +150,8 @@ def test_where_float32_is_faster_the_run_is_in_float32_and_says_so(tmp_path: Pat
     assert found["speedup_low"] <= found["speedup"] <= found["speedup_high"]
     assert found["speedup"] == pytest.approx(1.2, rel=0.01), "the planted truth"
     interval = f"{found['speedup']:.2f}x [{found['speedup_low']:.2f}, {found['speedup_high']:.2f}]"
-    note = f"float32 is {interval} as fast as halves for the given model: tuned with effect=0.9; run it so"
+    what = f"float32 is {interval} as fast as halves for the given model"
+    note = f"{what}: it was tuned with effect=0.9; run it with that, too"
     assert data["notes"][0] == result.notes[0] == note
     assert any(note in line for line in verdict(result) if isinstance(line, str))
     assert LOOKING in rig.heard.stages

@@ -206,7 +206,7 @@ def test_a_bound_that_is_broken_or_not_shown_is_said(run: Path, tmp_path: Path) 
     fastest = inlay.select(tmp_path / "run", to=tmp_path / "m.onnx", fastest=True).placement_digest
     result["best"]["placement_digest"] = "another"
     path.write_text(json.dumps(result))
-    assert told() == "bound not shown: of SQNR at least 20 dB, new samples were judged for the delivered model only"
+    assert told() == "bound not shown: new samples were judged by SQNR at least 20 dB for the delivered model only"
     result["best"]["placement_digest"] = fastest
     path.write_text(json.dumps(result))
     assert told() == ""

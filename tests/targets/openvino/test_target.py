@@ -268,10 +268,10 @@ def test_a_run_is_in_the_precision_that_is_faster_and_says_how_to_run_the_model(
     assert result.precision.gain is not None
     assert dict(result.precision.options) == ({"precision": "f32"} if is_faster else {})
     assert result.facts["precision"] == ("f32" if is_faster else "default")
-    assert ("tuned with precision=f32; run it so" in result.notes[0]) is is_faster
+    assert ("it was tuned with precision=f32; run it with that, too" in result.notes[0]) is is_faster
     assert ("'INFERENCE_PRECISION_HINT': 'f32'" in result.run_with) is is_faster
     said = "\n".join(line for line in verdict(result) if isinstance(line, str))
-    assert ("options that were measured (threads 1, streams 1, precision f32): run_with" in said) is is_faster
+    assert ("exactly the measured options (threads 1, streams 1, precision f32), see run_with" in said) is is_faster
     monkeypatch.chdir(out)
     names: dict[str, Any] = {"feed": feeds[0]}
     exec(result.run_with, names)
