@@ -157,8 +157,8 @@ def test_a_target_is_tuned_for_in_the_precision_that_keeps_the_bound(
     assert (tmp_path / "out" / "rough").exists() is not is_rough
     assert (tmp_path / "out" / "rough-effect=0.9").exists() is is_rough
     why = result.columns["rough" if is_rough else "rough effect=0.9"].why
-    said = "in the target's own precision, the given model has 5.0 dB there" if is_rough else "in the precision of rough"
-    assert said in why
+    rough = "in the target's own precision, the given model has 5.0 dB there"
+    assert (rough if is_rough else "in the precision of rough") in why
 
 
 def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) -> None:
