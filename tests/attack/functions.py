@@ -12,10 +12,8 @@ import functools
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ import onnx
 
 from inlay.errors import UNPROVEN
 from inlay.testing import random_feed, small_model
-from tests.attack import kills, misbehaving
+from tests.attack import kills, misbehaving, numbered
 from tests.attack.misbehaving import ENDING, HARMLESS, RESULTS, SAMPLES
 
 HOOKS = ("metric", "data", "generator", "augment")
@@ -173,27 +171,17 @@ def left(out: Path, attack: Attack) -> dict[str, Any]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--count", type=int, default=200, help="attacks (default 200)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one, to go on or to repeat one")
-    parser.add_argument("--seed", type=int, default=0, help="every attack follows from it and its number (default 0)")
+    numbered.add_arguments(parser)
     parser.add_argument("--only", help="one hook and behavior, as metric_hang or metric_hang_2")
 
 
 def run(given: argparse.Namespace) -> int:
     """Attack, and print what broke. Returns 1 where something did."""
-    if sys.platform != "linux":
-        print("processes are found through /proc: this needs Linux")
+    if not numbered.can_run():
         return 2
-    broken: Counter[str] = Counter()
+    attacks = [Attack.drawn(given.seed, number) for number in numbered.numbers(given)]
+    if given.only:
+        hook, behavior, call = [*given.only.split("_"), "0"][:3]
+        attacks = [Attack(0, hook, behavior, int(call))]
     with tempfile.TemporaryDirectory(prefix="functions-", ignore_cleanup_errors=True) as name:
-        ground = Ground(Path(name))
-        attacks = [Attack.drawn(given.seed, number) for number in range(given.first, given.first + given.count)]
-        if given.only:
-            hook, behavior, call = [*given.only.split("_"), "0"][:3]
-            attacks = [Attack(0, hook, behavior, int(call))]
-        for attack in attacks:
-            faults = ground.faults(attack)
-            print(f"{attack}: {'; '.join(faults) or 'fine'}", flush=True)
-            broken.update(faults)
-    print(f"{len(attacks)} attacks, {sum(broken.values())} faults")
-    return int(bool(broken))
+        return numbered.work(attacks, Ground(Path(name)).faults)

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ import onnx
 from inlay.cli import commands
 from inlay.errors import UNPROVEN
 from inlay.testing import random_feed, small_model
+from tests.attack import numbered
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 VICTIMS = ("command", "worker", "both")
@@ -314,9 +314,7 @@ def _traceback(ended: Ended) -> bool:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--count", type=int, default=200, help="attacks (default 200)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one, to go on or to repeat one")
-    parser.add_argument("--seed", type=int, default=0, help="every attack follows from it and its number (default 0)")
+    numbered.add_arguments(parser)
     parser.add_argument("--target", action="append", help="null by default, whose results must be equal; repeatable")
     parser.add_argument("--model", type=Path, help="a model; a small network by default")
     parser.add_argument("--data", type=Path, help="its samples")
@@ -324,17 +322,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Attack, and print what broke. Returns 1 where something did."""
-    if sys.platform != "linux":
-        print("processes are found through /proc: this needs Linux")
+    if not numbered.can_run():
         return 2
-    broken: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="kills-", ignore_cleanup_errors=True) as name:
         ground = Ground(Path(name), given.target or ["null"], given.model, given.data)
-        for number in range(given.first, given.first + given.count):
-            attack = Attack.drawn(given.seed, number, ground.stages)
-            faults = ground.faults(attack)
-            print(f"{attack}: {'; '.join(faults) or 'fine'}", flush=True)
-            shutil.rmtree(ground.folder / f"attack-{number}", ignore_errors=True)
-            broken.update(faults)
-    print(f"{given.count} attacks, {sum(broken.values())} faults")
-    return int(bool(broken))
+        attacks = (Attack.drawn(given.seed, number, ground.stages) for number in numbered.numbers(given))
+        return numbered.work(attacks, ground.faults)

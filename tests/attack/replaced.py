@@ -18,7 +18,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from onnx import numpy_helper
 from inlay.errors import UNPROVEN, InlayError
 from inlay.model.load import file_sha256, load
 from inlay.testing import random_feed, run_reference, small_model, sqnr
-from tests.attack import kills
+from tests.attack import kills, numbered
 
 WHATS = ("model", "data", "baseline", "samples", "delivered")
 HOWS = ("in place", "half", "rename", "truncate", "remove")
@@ -305,25 +304,14 @@ def _before_open(watched: tuple[str, ...], number: int, act: Callable[[], None])
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--count", type=int, default=200, help="attacks (default 200)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one, to go on or to repeat one")
-    parser.add_argument("--seed", type=int, default=0, help="every attack follows from it and its number (default 0)")
+    numbered.add_arguments(parser)
     parser.add_argument("--target", default="null", help="null by default, where runs must be equal")
 
 
 def run(given: argparse.Namespace) -> int:
     """Attack, and print what broke. Returns 1 where something did."""
-    if sys.platform != "linux":
-        print("processes are found through /proc: this needs Linux")
+    if not numbered.can_run():
         return 2
-    broken: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="replaced-", ignore_cleanup_errors=True) as name:
         ground = Ground(Path(name), given.target)
-        for number in range(given.first, given.first + given.count):
-            attack = Attack.drawn(given.seed, number)
-            faults = ground.faults(attack)
-            print(f"{attack}: {'; '.join(faults) or 'fine'}", flush=True)
-            shutil.rmtree(ground.folder / f"attack-{number}", ignore_errors=True)
-            broken.update(faults)
-    print(f"{given.count} attacks, {sum(broken.values())} faults")
-    return int(bool(broken))
+        return numbered.work((Attack.drawn(given.seed, n) for n in numbered.numbers(given)), ground.faults)
