@@ -9,6 +9,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from inlay.errors import RunFailed
+from inlay.model import joins
 from inlay.model.joins import joins_of
 from inlay.testing import run_reference
 from tests.support.detectors import MAKES, Make, detector
@@ -161,13 +163,20 @@ def test_constants_of_about_one_size_tell_nothing(what: str) -> None:
     assert joins_of(ir.from_proto(model), feed) == {}
 
 
-def test_what_cannot_be_followed_is_said() -> None:
+def test_what_cannot_be_followed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boxes written into a tensor of zeros, as an exporter writes an assignment to a slice."""
     written, feed = _one_input(
         lambda add: add("ScatterND", "zeros", "places", add("Flatten", "x")), {"zeros": np.zeros(200, "f")}
     )
     written.graph.initializer.append(numpy_helper.from_array(np.arange(150).reshape(1, 150, 1), "places"))
     assert joins_of(ir.from_proto(written), feed) == {written.graph.output[0].name: ()}
+    joined, feed = _one_input(lambda add: add("Concat", "x", "x", axis=1), {})
+
+    def fails(*_: object) -> None:
+        raise RunFailed("no shape can be inferred")
+
+    monkeypatch.setattr(joins, "inferred_shapes", fails)
+    assert joins_of(ir.from_proto(joined), feed) == {joined.graph.output[0].name: ()}
     plain, feed = _one_input(lambda add: add("Relu", "x"), {})
     assert joins_of(ir.from_proto(plain), feed) == {}
 

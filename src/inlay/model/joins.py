@@ -57,7 +57,7 @@ _HIDDEN = frozenset({"ConcatFromSequence", "If", "Loop", "Scan", "SequenceAt", "
 Labels = np.ndarray
 """For each element of a value the number of the joined value that it comes from."""
 Tails = Mapping[str, Sequence[ir.Node]]
-"""By output, the operators between Concats and it, in topological order."""
+"""By output, the operators between what joins and it, in topological order."""
 
 
 def joins_of(model: ir.Model, feed: Mapping[str, np.ndarray]) -> Joins:
@@ -72,21 +72,28 @@ def joins_of(model: ir.Model, feed: Mapping[str, np.ndarray]) -> Joins:
         axis that nothing was joined along. Nothing for any axis where the output may hold values of several kinds, and
         cannot be followed. Outputs are left out where nothing was joined.
     """
-    tails = joining_tails(model)
-    hidden = {str(v.name) for v in model.graph.outputs if v.dtype in _FLOATS and any(map(_hides, _behind(v)))}
-    found: Joins = {}
+    behind = _behind_outputs(model)
+    tails, labels = _tails(behind), dict[str, Labels]()
     if tails:
         with contextlib.suppress(TargetError):
-            shapes = inferred_shapes(model, {name: array.shape for name, array in feed.items()})
-            labels = _all_labels(tails, shapes)
-            found = _known_joins(labels)
-            hidden |= tails.keys() - labels.keys()
-    return {name: found.get(name, ()) for name in (*tails, *hidden) if name in found or name in hidden}
+            labels = _all_labels(tails, inferred_shapes(model, {name: a.shape for name, a in feed.items()}))
+    found = _known_joins(labels)
+    lost = tails.keys() - labels.keys()
+    unknown = {name for name, nodes in behind.items() if name in lost or any(map(_hides, nodes))}
+    return {name: found.get(name, ()) for name in behind if name in found or name in unknown}
 
 
 def joining_tails(model: ir.Model) -> Tails:
-    """The operators between Concats and each float output of ``model`` that has one behind it. Linear time each."""
-    return {str(v.name): nodes for v in model.graph.outputs if v.dtype in _FLOATS and (nodes := _tail(v))}
+    """The operators between what joins and each float output of ``model`` that has such behind it. Linear time each."""
+    return _tails(_behind_outputs(model))
+
+
+def _behind_outputs(model: ir.Model) -> dict[str, list[ir.Node]]:
+    return {str(v.name): _behind(v) for v in model.graph.outputs if v.dtype in _FLOATS}
+
+
+def _tails(behind: Mapping[str, Sequence[ir.Node]]) -> dict[str, list[ir.Node]]:
+    return {name: [n for n in order if not _hides(n)] for name, order in behind.items() if any(map(_joins, order))}
 
 
 def groups_apart(sizes: np.ndarray, zero: bool = False) -> list[np.ndarray]:
@@ -135,12 +142,6 @@ def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
 def joined(samples: Samples, model: ir.Model) -> Samples:
     """``samples`` of ``model``, with what it joins into its outputs."""
     return replace(samples, joins=joins_of(model, samples.feeds[0]))
-
-
-def _tail(output: ir.Value) -> list[ir.Node]:
-    """The operators between what joins and an output, in topological order; none where nothing does."""
-    order = _behind(output)
-    return [n for n in order if not _hides(n)] if any(map(_joins, order)) else []
 
 
 def _joins(node: ir.Node) -> bool:
