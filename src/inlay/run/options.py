@@ -68,15 +68,21 @@ class TuneOptions(Options):
     before_s: Annotated[float, options.BEFORE] = 0.0
 
 
-@documented
 @dataclass(frozen=True, kw_only=True, eq=False)
-class QuantizeOptions(Options):
-    """What a call of :func:`inlay.quantize` asks for."""
+class _OneTarget(Options):
+    """For one target, with samples."""
 
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = ()
     data: Annotated[DataSource, options.DATA] = None
     images: Annotated[Images | None, options.IMAGES] = None
+
+
+@documented
+@dataclass(frozen=True, kw_only=True, eq=False)
+class QuantizeOptions(_OneTarget):
+    """What a call of :func:`inlay.quantize` asks for."""
+
     mask: Annotated[str, options.MASK] = AUTO_MASK
     bind: Annotated[Sizes, options.BIND] = ()
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False
@@ -94,13 +100,9 @@ class QuantizeOptions(Options):
 
 @documented
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BenchOptions(Options):
+class BenchOptions(_OneTarget):
     """What a call of :func:`inlay.bench` asks for."""
 
-    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET
-    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = ()
-    data: Annotated[DataSource, options.DATA] = None
-    images: Annotated[Images | None, options.IMAGES] = None
     blocks: Annotated[int, options.BLOCKS] = 10
     processes: Annotated[int, options.PROCESSES] = 2
     threads: Annotated[int, options.THREADS] = 1
@@ -114,13 +116,9 @@ class BenchOptions(Options):
 
 @documented
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ExplainOptions(Options):
+class ExplainOptions(_OneTarget):
     """What a call of :func:`inlay.explain` asks for."""
 
-    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET
-    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = ()
-    data: Annotated[DataSource, options.DATA] = None
-    images: Annotated[Images | None, options.IMAGES] = None
     budget: Annotated[str | float | None, options.EXPLAIN_BUDGET] = f"{options.EXPLAIN_BUDGET_S:.0f}s"
     threads: Annotated[int, options.THREADS] = 1
     bind: Annotated[Sizes, options.BIND] = ()
@@ -131,13 +129,9 @@ class ExplainOptions(Options):
 
 @documented
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RegionsOptions(Options):
+class RegionsOptions(_OneTarget):
     """What a call of :func:`inlay.regions` asks for."""
 
-    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET
-    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = ()
-    data: Annotated[DataSource, options.DATA] = None
-    images: Annotated[Images | None, options.IMAGES] = None
     bind: Annotated[Sizes, options.BIND] = ()
     nodes: Annotated[Sequence[str], options.NODES] = ()
     maximum_sequence_region_size: Annotated[int, options.LARGEST_LEAF] = 10
