@@ -134,14 +134,14 @@ def _scratch() -> Path:
 
 def _checked(path: Path) -> ModelFile:
     content = path.read_bytes()  # once: the digest is that of what is parsed, whatever is written here meanwhile
-    form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
-    proto = onnx.load_model_from_string(content, form or "protobuf")
-    model = ir.from_proto(proto)
+    digest, size = hashlib.sha256(content), len(content)
+    form = onnx.serialization.registry.get_format_from_file_extension(path.suffix) or "protobuf"
+    model = ir.from_proto(proto := onnx.load_model_from_string(content, form))
+    del content  # it may be gigabytes
     ir.external_data.set_base_dir(model.graph, path.parent)
-    if model.graph.num_nodes() == 0 and not model.graph.outputs:
-        raise ModelError(f"{path} is not an ONNX model: it has neither operators nor outputs")
     if not model.graph.outputs:
-        raise ModelError(f"{path}: the model has no outputs")
+        nothing = " is not an ONNX model: it has neither operators nor outputs"
+        raise ModelError(f"{path}{': the model has no outputs' if model.graph.num_nodes() else nothing}")
     main = _with_bodies(model.graph)
     graphs = (*main, *(g for function in model.functions.values() for g in _with_bodies(function.graph)))
     _name_default_domain(model, graphs)
@@ -156,8 +156,8 @@ def _checked(path: Path) -> ModelFile:
     _refuse_unreadable(path, model, main, graphs)
     _read_in(model, graphs)
     model, notes = _without_functions(model)
-    size = len(content) + sum(p.stat().st_size for p in external)
-    return ModelFile(path, files_sha256(external, content), model, external, size, notes)
+    size += sum(p.stat().st_size for p in external)
+    return ModelFile(path, files_sha256(external, digest), model, external, size, notes)
 
 
 def _without_functions(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
@@ -385,9 +385,9 @@ def _with_bodies(graph: ir.Graph) -> tuple[ir.Graph, ...]:
     return (graph, *graph.subgraphs())
 
 
-def files_sha256(paths: Sequence[Path], begun: bytes = b"") -> str:
-    """SHA-256 of files one after the other, behind what it has ``begun`` with."""
-    digest = hashlib.sha256(begun)
+def files_sha256(paths: Sequence[Path], begun: hashlib._Hash | None = None) -> str:
+    """SHA-256 of files one after the other, behind what a digest was ``begun`` with."""
+    digest = begun or hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK):

@@ -212,7 +212,7 @@ def _first_difference(
     differing = _differing(divided(outputs), divided(_run(written, names, store, feed)))
     if not differing:
         return ""
-    first, second = (divided(_run(m, names, store, feed)) for m in (given, _nudged(given, store)))
+    first, second = divided(outputs), divided(_run(_nudged(given, store), names, store, feed))
     own = {v: _similarity(first[v], second[v]) for v in differing}
     if all(db >= _least_db(own[v], v in parts.names) for v, db in differing.items()):
         return ""

@@ -167,9 +167,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
         evaluator=evaluator,
         journal=journal,
         fingerprint=worker.fingerprint,
-        config=replace(
-            config, cost_db=config.cost_db and not worker.deterministic
-        ),  # there, runs depend on their seed alone
+        config=replace(config, cost_db=config.cost_db and not worker.deterministic),  # else the seed alone decides
         feed=feed,
         selection=parts.selection,
         progress=session.progress,
