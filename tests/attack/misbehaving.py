@@ -83,6 +83,9 @@ def _thread() -> None:
     threading.Thread(target=time.sleep, args=[1000], daemon=False).start()
 
 
+np.random.default_rng(0)  # numpy loads a module at the first one: a path that is cleared must not be its own trouble
+
+
 def _change_surroundings() -> None:
     os.chdir("/")
     os.umask(0)
