@@ -27,7 +27,8 @@ from scipy.special import digamma, polygamma
 from benchmarks import paired
 from benchmarks.coverage import pooled
 from benchmarks.subjects import Subject
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, save_feed
 from inlay.measure.client import Worker
 from inlay.model.load import file_sha256, load

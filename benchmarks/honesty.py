@@ -33,7 +33,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from scipy.stats import binomtest
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, input_specs, random_samples
 from inlay.farm.cluster import LOCAL, cluster
 from inlay.farm.lab import measuring, resource_of

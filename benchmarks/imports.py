@@ -25,7 +25,7 @@ from benchmarks.subjects import Subject
 from inlay import api
 from inlay.errors import InlayError
 from inlay.model.load import load
-from inlay.prepare.take_apart import holds_quantized
+from inlay.prepare.strip_qdq import holds_quantized
 
 
 def _of_peer(method: str) -> Write:

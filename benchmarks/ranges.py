@@ -17,7 +17,8 @@ from typing import Any
 
 from benchmarks import paired
 from benchmarks.subjects import Subject
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import input_specs, read_samples
 from inlay.measure.client import usual_limit
 from inlay.measure.lab import HERE

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import InputSpec, Padding, Samples, input_specs, read_samples
 from inlay.errors import DataError, UsageError
 from inlay.model.load import load
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.accuracy import Bound, Judge
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import NoiseProbe
 from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder

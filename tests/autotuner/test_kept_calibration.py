@@ -17,7 +17,7 @@ import pytest
 from inlay.autotuner import QDQAutotuner, region_pattern_autotuning_workflow
 from inlay.autotuner.kept_calibration import beside
 from inlay.autotuner.subject import Subject
-from inlay.calibrate.tables import observe
+from inlay.calibrate.observe import observe
 from inlay.data import read_arrays
 from inlay.errors import UsageError
 from inlay.quant.rewrite import stated

@@ -18,19 +18,19 @@ import inlay
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_method
 from inlay.calibrate.clock import StepClock
-from inlay.calibrate.range_probe import RangeProbe
+from inlay.calibrate.observe import Observed, observe
+from inlay.calibrate.ranges import RangeProbe
 from inlay.calibrate.scorer import Question, Score, TableScorer, in_process
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, StressSet, Variation
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
 from inlay.model.hands import helped
 from inlay.model.reference import Session
 from inlay.quant.accuracy import Bound, Judge
-from inlay.quant.calibrator import Observed
+from inlay.quant.gptq import NEAREST, Rounding, Steps, scale_digest
 from inlay.quant.observers import METHODS, Method
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.rounding import NEAREST, Rounding, Steps, scale_digest
 from inlay.run import calibration
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, small_model, sqnr

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from inlay.errors import Crashed
-from inlay.prepare import take_apart as module
+from inlay.prepare import strip_qdq as module
 from inlay.quant.extract import Extraction
 from inlay.testing import random_feed, residual_model
 from tests.prepare.test_constants_in_nodes import fake_quantized

@@ -18,14 +18,14 @@ from typing import Any, cast
 import pytest
 
 import inlay
-from inlay.calibrate.tables import observe
+from inlay.calibrate import observe as calibrator
+from inlay.calibrate.observe import observe
 from inlay.data import Samples
 from inlay.errors import RunFailed
 from inlay.farm.crew import crew
 from inlay.farm.helper import VERSIONS, Helper
 from inlay.model import policy
 from inlay.model.hands import Hands, each, helped
-from inlay.quant import calibrator
 from inlay.testing import random_feed, small_model
 from tests.farm.test_local import found
 from tests.support.fixtures import SaveModel

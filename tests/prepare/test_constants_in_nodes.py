@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.model.load import load
 from inlay.model.passes.constants import with_constants
 from inlay.model.reference import ConstantEvaluator
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.extract import Extraction, extract
 from inlay.tosa.lowering import lower
 
@@ -100,7 +100,7 @@ def _feeds() -> list[dict[str, np.ndarray]]:
 def _apart(kind: str, folder: Path) -> Extraction:
     path = folder / f"{kind}.onnx"
     onnx.save(fake_quantized(kind), path)
-    found = take_apart(load(path), _feeds(), folder)
+    found = strip_qdq(load(path), _feeds(), folder)
     assert found is not None
     return found
 

@@ -17,9 +17,9 @@ from onnxruntime.quantization import QuantType
 from inlay.model.graph import build_graph
 from inlay.model.load import load
 from inlay.model.store import WeightStore, embed_weights
-from inlay.prepare import take_apart as module
+from inlay.prepare import strip_qdq as module
 from inlay.prepare.qdq_import import import_qdq, read_baseline
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction
 from inlay.quant.qparams import QParamsTable
@@ -64,7 +64,7 @@ def text_model() -> onnx.ModelProto:
 
 
 def apart(path: Path, feed: Feed, folder: Path) -> Extraction:
-    found = take_apart(load(path), [feed], folder)
+    found = strip_qdq(load(path), [feed], folder)
     assert found is not None
     return found
 
@@ -115,7 +115,7 @@ def test_a_bias_that_is_added_to_integers(tmp_path: Path, own_scale: bool) -> No
     path = tmp_path / "early.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=8), path)
     feed = random_feed(plain.model(), 1)
-    found = apart(path, feed, tmp_path) if own_scale else take_apart(load(path), [feed], tmp_path)
+    found = apart(path, feed, tmp_path) if own_scale else strip_qdq(load(path), [feed], tmp_path)
     if not own_scale:
         assert found is None or found.leftovers
         return
@@ -330,7 +330,7 @@ def test_a_file_on_integers_may_differ_as_it_does_with_other_last_bits_of_its_sc
     stacked = samples(model, 4)
     feeds = [{name: array[i] for name, array in stacked.items()} for i in range(4)]
     path = quantize_by_runtime(model, tmp_path, feeds, activation=QuantType.QInt8, operators=True)
-    found = take_apart(load(path), feeds, tmp_path)
+    found = strip_qdq(load(path), feeds, tmp_path)
     assert found is not None
     assert found.leftovers == ()
     assert len(found.placement) > 100

@@ -13,7 +13,7 @@ from onnxruntime.quantization import QuantType
 
 from inlay.model.graph import build_graph
 from inlay.model.load import load
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.extract import extract
 from inlay.quant.plain.form import is_quantized
 from inlay.quant.transfer import transfer
@@ -37,7 +37,7 @@ def test_models_of_the_runtimes_own_quantizer(
     path = quantize_by_runtime(
         model, tmp_path, feeds, activation=activation, per_channel=per_channel, keep_activations=keep
     )
-    found = take_apart(load(path), feeds, tmp_path)
+    found = strip_qdq(load(path), feeds, tmp_path)
     assert found is not None
     assert found.leftovers == ()
     left = ir.to_proto(found.model)

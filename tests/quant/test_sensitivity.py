@@ -10,15 +10,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import SWITCHES, NoiseProbe, Switch, fake_quantized, find_switches
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import sensitivity, units_within
-from inlay.quant.switches import SWITCHES, Switch, find_switches, probe_model
 from inlay.space.units import Unit
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.types import Placement, Port, QType
@@ -47,7 +47,7 @@ def _prepared(folder: Path) -> tuple[PreparedModel, list[dict[str, np.ndarray]],
 def test_the_probe_computes_what_the_written_model_does(tmp_path: Path, low: tuple[str, ...]) -> None:
     prepared, feeds, table = _prepared(tmp_path)
     switches = find_switches(prepared.graph, prepared.units, prepared.rules, table)
-    session = Session(probe_model(prepared.emitter.base, prepared.graph, switches, table), prepared.store)
+    session = Session(fake_quantized(prepared.emitter.base, prepared.graph, switches, table), prepared.store)
     placement = prepared.label(frozenset(low))
     on = np.array([s.ports[0] in placement for s in switches])
     assert on.any() == bool(low)

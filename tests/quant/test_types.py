@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import inlay
 from inlay.errors import UsageError
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.observers import Range
 from inlay.quant.qparams import activation_params, dequantize, quantize, weight_params
 from inlay.space.recipe import OpConfig, Recipe

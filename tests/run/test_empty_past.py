@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from inlay import api
-from inlay.calibrate.tables import observe
+from inlay.calibrate.observe import observe
 from inlay.data import Feed, input_specs, parse_shapes, read_samples, stress_set, workload_of
 from inlay.model.load import load
 from inlay.prepare.model import prepare

@@ -19,7 +19,7 @@ import onnx
 import pytest
 
 import inlay
-from inlay.prepare.equalize import Evened
+from inlay.prepare.smoothquant import Smoothed
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.verification import Verifier
 from inlay.targets.base import TargetSpec
@@ -223,9 +223,9 @@ def test_a_baseline_keeps_outliers_from_being_moved_only_with_its_qparams(
     path = save(model)
     inlay.quantize(path, tmp_path / "baseline.onnx", target="null", data=samples(model))
 
-    def find(*_: object) -> Evened:
+    def find(*_: object) -> Smoothed:
         asked.append(0)
-        return Evened()
+        return Smoothed()
 
     monkeypatch.setattr("inlay.run.preparation.find_scales", find)
     options = {"qdq_baseline": tmp_path / "baseline.onnx", "keep_qparams": keep, "strategy": "anchors"}

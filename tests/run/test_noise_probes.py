@@ -11,14 +11,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.errors import RunFailed
 from inlay.measure.costs import FREE
 from inlay.measure.journal import Journal
 from inlay.model.load import load
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import ProbeBudget, Sensitivity
 from inlay.run.facts import PROBE_BUDGET

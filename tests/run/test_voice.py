@@ -12,17 +12,18 @@ import onnx_ir as ir
 import pytest
 
 from inlay import api
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.cli.render import quantized
 from inlay.data import AUTO_MASK, Samples, bound, input_specs, random_samples, tuned_sizes
 from inlay.errors import UsageError
 from inlay.model.load import load
 from inlay.model.pinned import random_operators
 from inlay.model.reference import Session
-from inlay.prepare.form_noise import FormNoise
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.smoothquant_eval import ProductNoise
 from inlay.quant.accuracy import Judge
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.sensitivity import sensitivity
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.types import Placement
@@ -57,7 +58,7 @@ def test_the_noise_of_forms_is_all_noise_in_another_shape() -> None:
     feeds = sentences(2)
     want = [{"audio": np.arange(4.0)[None]}, {"audio": np.arange(6.0)[None]}]
     judge = Judge.of_model(ir.from_proto(voice()), feeds, want, AUTO_MASK)
-    noise = FormNoise(cast(PreparedModel, None), [], {}, feeds, judge)
+    noise = ProductNoise(cast(PreparedModel, None), [], {}, feeds, judge)
     assert noise._db([{"audio": np.arange(4.0)[None]}, {"audio": np.arange(5.0)[None]}]) == -300.0
     assert noise._db([{"audio": 1.1 * y["audio"]} for y in want]) == pytest.approx(20.0)
 

@@ -12,7 +12,8 @@ import pytest
 from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 
 from inlay import OpConfig, Recipe
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.errors import NoSuchFile, UsageError
 from inlay.model.graph import Graph

@@ -7,7 +7,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.store import embed_weights

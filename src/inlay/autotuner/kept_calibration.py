@@ -19,9 +19,9 @@ from inlay.data import Samples, read_arrays, save_feed
 from inlay.errors import DataError, UsageError
 from inlay.files import replacing
 from inlay.prepare.model import PreparedModel
+from inlay.quant.gptq import Rounding
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.rewrite import stated
-from inlay.quant.rounding import Rounding
 from inlay.targets.base import Capabilities
 from inlay.version import __version__
 

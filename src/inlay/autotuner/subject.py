@@ -18,8 +18,9 @@ from inlay.autotuner.kept_calibration import Calibration, keep, kept, key_of
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.clock import StepClock
+from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import TableScorer, in_process
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, files_of, input_specs, random_samples, read_samples, split
 from inlay.data import bound as with_sizes
 from inlay.errors import ModelError, TargetError, UsageError
@@ -34,10 +35,10 @@ from inlay.model.user_code import user_function
 from inlay.prepare.candidate_writer import metadata
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.qdq_import import import_qdq, require_baseline
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge, find_metric
+from inlay.quant.gptq import NEAREST
 from inlay.quant.plain.graph import Leftover
-from inlay.quant.rounding import NEAREST
 from inlay.targets.base import Capabilities
 from inlay.trial import Accuracy
 from inlay.types import Placement
@@ -109,7 +110,7 @@ class Subject:
         self._file = file
         self._folder, self._target = folder, target
         self._kept: Path | None = None
-        extraction = take_apart(file, self._samples.feeds, folder)
+        extraction = strip_qdq(file, self._samples.feeds, folder)
         self.prepared: PreparedModel = prepare(file, target, self._samples.feeds[0], folder, extraction=extraction)
 
     @property

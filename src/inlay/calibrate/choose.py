@@ -11,8 +11,9 @@ from typing import Any
 
 from inlay.calibrate import policy
 from inlay.calibrate.clock import FeedsUntil, StepClock
-from inlay.calibrate.scale_sharing import flip_sharing
+from inlay.calibrate.observe import Observed, halves
 from inlay.calibrate.scorer import ExactOutputs, Score
+from inlay.calibrate.share import flip_sharing
 from inlay.calibrate.table_search import TableSearch
 from inlay.calibrate.tables import UNPROBED, CalibrationChoice, FixedQParams, sharing_of
 from inlay.data import Feed, evenly_spaced
@@ -20,7 +21,6 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError, TimedOut
 from inlay.model.heard import counting, doing
 from inlay.prepare.model import PreparedModel
-from inlay.quant.calibrator import Observed, halves
 from inlay.quant.observers import METHODS, STRESS, Method
 from inlay.quant.qparams import QParamsTable
 from inlay.trial import Failed

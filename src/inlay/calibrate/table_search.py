@@ -8,24 +8,23 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 
 from inlay.calibrate import policy
-from inlay.calibrate.bias_correction import weight_error_means
+from inlay.calibrate.bias import weight_error_means
 from inlay.calibrate.clock import FeedsUntil
-from inlay.calibrate.range_probe import RangeProbe
-from inlay.calibrate.range_selection import Ranges, choose_ranges
-from inlay.calibrate.rounding_cost import rounding_seconds
+from inlay.calibrate.gptq import only, round_weights, rounding_seconds, weights_alone
+from inlay.calibrate.observe import Observed
+from inlay.calibrate.ranges import RangeProbe, Ranges, RangeTask, choose_ranges
 from inlay.calibrate.scorer import ExactOutputs, Score, TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of
-from inlay.calibrate.weight_rounding import only, round_weights, weights_alone
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Judge
-from inlay.quant.calibrator import Observed
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import NoiseProbe
+from inlay.quant.gptq import NEAREST, Rounding, Steps
 from inlay.quant.observers import STRESS, Method
+from inlay.quant.parts import Reference
 from inlay.quant.qparams import QParamsTable, covered
-from inlay.quant.rounding import NEAREST, Rounding, Steps
 from inlay.quant.sensitivity import Powers, probe_budget, sensitivity, units_within
 from inlay.trial import Failed, noise_of
 from inlay.types import Placement, QParams, QType
@@ -239,20 +238,17 @@ class TableSearch:
         histograms = self.observed.histograms
         headroom = {d: max((histograms[v].headroom for v in self.members.get(d, ())), default=0.0) for d in domains}
 
-        found = choose_ranges(
-            probes,
-            by_feed,
-            own_noise,
-            self.method,
-            self.feeds,
-            references,
+        task = RangeTask(
+            options=by_feed,
+            own_noise=own_noise,
+            feeds=self.feeds,
+            reference=Reference(self.feeds, references, self.observed.mask, self._judge(self.feeds).parts),
             seconds=max(0.0, seconds - (self.clock() - begun)),
             clock=self.clock,
             headroom=headroom,
             until=self.until,
-            mask=self.observed.mask,
-            parts=self._judge(self.feeds).parts,
         )
+        found = choose_ranges(probes, self.method, task)
         return found, means if found.probe else {}
 
     def _noise(self, domain: str, params: QParams) -> float:

@@ -3,61 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from inlay.calibrate.scale_sharing import Sharing, choose_sharing
-from inlay.data import NO_STRESS, Samples, StressSet
-from inlay.deadline import NEVER, Deadline
+from inlay.calibrate.observe import Observed
+from inlay.calibrate.share import Sharing, choose_sharing
 from inlay.prepare.model import PreparedModel
-from inlay.quant.calibrator import Observed, calibrate
+from inlay.quant.gptq import NEAREST, Rounding
 from inlay.quant.observers import ALL_METHODS, Method, Range
 from inlay.quant.qparams import QParamsTable, constant_range
-from inlay.quant.rounding import NEAREST, Rounding
 from inlay.space.domains import find_domains
 from inlay.trial import counted
-from inlay.types import Placement, QParams, QType
+from inlay.types import QParams, QType
 
 FixedQParams = Mapping[tuple[str, QType], QParams]
 """QParams by value and type that replace the computed ones, such as those of an imported Q/DQ model."""
 UNPROBED = "unprobed"
 """Key of a choice's report: it was not looked further, because models that probe ranges cannot be built."""
-
-
-def observe(
-    prepared: PreparedModel,
-    samples: Samples,
-    imported: Sequence[Placement] = (),
-    most: int | None = None,
-    deadline: Deadline = NEVER,
-    stress: StressSet = NO_STRESS,
-) -> Observed:
-    """Histograms of every activation that some placement may quantize, those of ``imported`` placements included.
-
-    ``most`` and ``deadline`` are as in :func:`~inlay.quant.calibrator.calibrate`; ``stress`` are
-    variations of ``samples``.
-    """
-    graph = prepared.graph
-    candidates = {graph.value_of(p) for u in prepared.selectable for p in u.activations}
-    candidates |= {v for u in prepared.selectable for v in u.outputs}
-    candidates |= {graph.value_of(p) for placement in imported for p, _ in placement}
-    values = sorted(v for v in candidates if not graph.is_constant(v))
-    varied = [(v.half, v.feed) for v in stress.variations]
-    return calibrate(
-        prepared.emitter.base,
-        prepared.store,
-        graph,
-        values,
-        samples.feeds,
-        most=most,
-        deadline=deadline,
-        varied=varied,
-        mask=samples.mask,
-        padded_by=prepared.padded_by,
-    )
 
 
 def domains_of(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.errors import InlayError
 from inlay.explain import policy

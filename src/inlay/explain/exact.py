@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.passes.names import fix_names
-from inlay.quant.mend import make_unsigned
+from inlay.quant.qdq_fixes import make_unsigned
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.site import Site, grid_of
 from inlay.space.rules import Rules

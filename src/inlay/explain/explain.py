@@ -33,7 +33,7 @@ from inlay.model.passes.names import fix_names
 from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.candidate_writer import PLACED
-from inlay.prepare.take_apart import holds_quantized, parts_of
+from inlay.prepare.strip_qdq import holds_quantized, parts_of
 from inlay.quant.plain.form import write_plain
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Capabilities, TargetSpec

@@ -2,7 +2,7 @@
 
 Where many sources each ruin the outputs, putting back one of them changes nothing: only several at once tell.
 
-One build of the float model with switches answers all questions (:mod:`inlay.quant.noise_probe`), with the scales and
+One build of the float model with switches answers all questions (:mod:`inlay.quant.fake_quant`), with the scales and
 zero points that the given model states.
 """
 
@@ -29,9 +29,9 @@ from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.candidate_writer import deliver
 from inlay.prepare.model import prepare
 from inlay.prepare.qdq_import import import_qdq
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Bound, Judge
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable, covered
 from inlay.space.units import Unit
@@ -82,7 +82,7 @@ def losses(
     folder.mkdir()
     some = samples.part(evenly_spaced([*range(len(samples))], min(len(samples), policy.LOSS_SAMPLES)))
     try:
-        apart = take_apart(file, some.feeds, folder)
+        apart = strip_qdq(file, some.feeds, folder)
         assert apart is not None
         if apart.opaque:
             raise ModelError(apart.opaque)

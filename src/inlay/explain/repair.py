@@ -21,7 +21,7 @@ from inlay.model.reference import Session
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.candidate_writer import deliver
 from inlay.prepare.config import TuneConfig
-from inlay.prepare.take_apart import holds_quantized, take_apart
+from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.run.compare import compare
 from inlay.run.inputs import TuneRequest
@@ -148,7 +148,7 @@ def repair(
 
 def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker, work: Path) -> _Subject:
     """The float model in ``file``, and how far ``file`` is from it."""
-    apart = take_apart(file, samples.feeds, work)
+    apart = strip_qdq(file, samples.feeds, work)
     assert apart is not None
     if apart.opaque:
         raise ModelError(f"{file.path} cannot be repaired: {apart.opaque}")

@@ -25,7 +25,7 @@ from inlay.model.passes.opset import FIRST_QDQ_OPSET
 from inlay.model.pieces import Inference, run_model, run_visibly
 from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction
 from inlay.quant.rewrite import Rewrite
@@ -143,7 +143,7 @@ def prepare(
         if value.type is not None and not isinstance(value.type, ir.TensorType):
             what = "sequence" if isinstance(value.type, ir.SequenceType) else "value of another kind"
             raise ModelError(f"{file.path}: its output {value.name} is a {what}, and only tensors can be compared")
-    extraction = extraction or take_apart(file, [feed], folder)
+    extraction = extraction or strip_qdq(file, [feed], folder)
     model = file.model if extraction is None else extraction.model
     runs, dynamic = _Runs(model, feed, folder), common_sizes(input_specs(file.model), [dict(feed)])
     try:

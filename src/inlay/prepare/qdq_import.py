@@ -14,7 +14,7 @@ from inlay.model.load import ModelFile, load
 from inlay.model.normalize import FloatRewrite, normalize
 from inlay.model.reference import ConstantEvaluator
 from inlay.prepare.model import PreparedModel
-from inlay.prepare.take_apart import holds_quantized, take_apart
+from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
 from inlay.quant.extract import Extraction
 from inlay.quant.plain.graph import Leftover
 from inlay.quant.transfer import transfer
@@ -79,7 +79,7 @@ def import_qdq(
     found_in: dict[str, tuple[Extraction, Graph]] = {}
     if prepared.extraction is not None:
         found_in[INPUT_QDQ] = prepared.extraction, prepared.graph
-    if baseline is not None and (taken := take_apart(baseline, feeds, folder)) is not None:
+    if baseline is not None and (taken := strip_qdq(baseline, feeds, folder)) is not None:
         alike = normalize(taken.model, ConstantEvaluator(folder), None, rewrites=float_rewrites)
         found_in["qdq-baseline"] = taken, build_graph(alike.model)
     placements: list[tuple[str, Placement]] = []

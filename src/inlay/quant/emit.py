@@ -1,6 +1,6 @@
 """Write a placement into a model: the only writer of what is measured and delivered.
 
-(Two kinds of probe write Q/DQ nodes of their own into models that are never delivered: :mod:`inlay.quant.switches`,
+(Two kinds of probe write Q/DQ nodes of their own into models that are never delivered: :mod:`inlay.quant.fake_quant`,
 with switches, and :mod:`inlay.calibrate.range_probe`, with qparams as inputs.)
 
 For each value and type there is one QuantizeLinear (a DynamicQuantizeLinear for a dynamic type) and one
@@ -28,10 +28,10 @@ from inlay.model.metadata import cloned
 from inlay.model.passes.names import free_name
 from inlay.model.passes.opset import LEAST_IR, raise_opset
 from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, packed, tensor_proto
+from inlay.quant.gptq import Steps
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, STORED, QParamsTable, quantize, scale_shape
 from inlay.quant.rewrite import Rewrite
-from inlay.quant.rounding import Steps
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__
 

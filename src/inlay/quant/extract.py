@@ -21,8 +21,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from inlay.model.metadata import cloned
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
-from inlay.quant.plain.constants import constant_behind
-from inlay.quant.plain.form import known_integer, write_plain
+from inlay.quant.plain.form import constant_behind, known_integer, write_plain
 from inlay.quant.plain.graph import IntegerOperator, Leftover, float_name
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize, scale_shape

@@ -172,6 +172,24 @@ def energies(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, fl
     return signal, noise if np.isfinite(noise) else np.inf, float(a @ b), float(b @ b)
 
 
+def power(array: np.ndarray) -> float:
+    """Energy of the elements that are finite."""
+    finite = array[np.isfinite(array)].astype(np.float64)
+    return float(finite @ finite)
+
+
+def difference(want: np.ndarray, got: np.ndarray) -> float:
+    """Energy of the difference where ``want`` is finite; infinite where ``got`` is not, or has another shape."""
+    if want.shape != got.shape:
+        return np.inf
+    found = np.subtract(want, got, dtype=np.float64).ravel()
+    energy = float(found @ found)
+    if not np.isfinite(energy):  # rarely
+        found = found[np.isfinite(want).ravel()]
+        energy = float(found @ found)
+    return energy if np.isfinite(energy) else np.inf
+
+
 def changes(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
     """The same for decisions: their number, how many differ, how many agree, their number."""
     if got is None or got.shape != want.shape:

@@ -24,9 +24,9 @@ from itertools import product
 
 import numpy as np
 
-from inlay.data import Joins
+from inlay.data import Feed, Joins, Padding
 from inlay.model.joins import groups_apart
-from inlay.quant.metrics import Outputs
+from inlay.quant.metrics import Outputs, difference, power
 
 JOINED_GAP = 3.0
 """10 dB: where values are joined, with one scale for all, the smaller one has that much less."""
@@ -113,6 +113,40 @@ class Parts:
             parts = self.divided.get(name, ())
             found.update({part.name: part.of(array) if fits else array for part in parts} or {name: array})
         return found
+
+
+class Reference:
+    """The float model's outputs for samples, as those of others are compared with them: part by part, without padding.
+
+    Args:
+        feeds: the samples.
+        outputs: of the float model for each of them.
+        mask: as of ``Samples``.
+        parts: how outputs are divided.
+        names: of the outputs and parts that are compared; by default all floats.
+
+    Attributes:
+        signal: energy of each of them in each sample, where it is finite: shape (samples, names).
+    """
+
+    def __init__(
+        self,
+        feeds: Sequence[Feed],
+        outputs: Sequence[Outputs],
+        mask: str,
+        parts: Parts,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self._parts, self._padding = parts, Padding.of(feeds, outputs, mask)
+        self._wanted = [parts.split(each) for each in self._padding.without_each(outputs)]
+        first = self._wanted[0] if self._wanted else {}
+        self.names = [n for n, a in first.items() if a.dtype.kind == "f"] if names is None else names
+        self.signal = np.array([[power(want[n]) for n in self.names] for want in self._wanted])
+
+    def noise(self, index: int, outputs: Outputs) -> np.ndarray:
+        """Energy of the difference of another model's ``outputs`` for a sample: shape (names,), perhaps infinite."""
+        got, want = self._parts.split(self._padding.without(index, outputs)), self._wanted[index]
+        return np.array([difference(want[n], got[n]) for n in self.names])
 
 
 def _groups(each: Sequence[np.ndarray], joined: Sequence[tuple[int, ...] | None]) -> dict[int, list[list[int]]]:

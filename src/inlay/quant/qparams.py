@@ -13,8 +13,8 @@ import numpy as np
 from inlay.errors import ModelError
 from inlay.model.graph import Graph, Node
 from inlay.quant.block_params import LEAST_SCALE, block_params
+from inlay.quant.gptq import NEAREST, Rounding, Steps
 from inlay.quant.observers import Range
-from inlay.quant.rounding import NEAREST, Rounding, Steps
 from inlay.space.rules import Rules
 from inlay.types import Placement, Port, QParams, QType
 
@@ -101,7 +101,7 @@ def quantize(array: np.ndarray, params: QParams, by: Steps | None = None) -> np.
     Of a floating type, the nearest element, ties to the even one, in place of the nearest integer. ``by`` as many
     steps further, where given.
     """
-    scale, zero = _aligned(array, params)
+    scale, zero = aligned(array, params)
     if params.qtype.floating:
         steps = np.asarray(array, np.float32) / scale
         return np.asarray(np.clip(steps, params.qtype.qmin, params.qtype.qmax), STORAGE[params.qtype])
@@ -114,7 +114,7 @@ def quantize(array: np.ndarray, params: QParams, by: Steps | None = None) -> np.
 
 def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
     """``(q - zero_point) * scale`` in float32."""
-    scale, zero = _aligned(array, params)
+    scale, zero = aligned(array, params)
     if params.qtype.floating:
         return np.asarray(array.astype(np.float32) * scale, np.float32)
     return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
@@ -128,7 +128,7 @@ STORED = {t: np.dtype(ml_dtypes.int4) if t.element == "int4" else STORAGE[t] for
 """The numpy type of each as a model stores it."""
 
 
-def _aligned(array: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray]:
+def aligned(array: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray]:
     """Scale and zero point shaped to broadcast over ``array``."""
     if params.qtype.block:
         numbers = np.asarray(params.scale, np.float32), np.asarray(params.zero_point, np.int64)

@@ -1,6 +1,6 @@
 """How much noise each value's quantization puts on the outputs, and each unit's rounded constants.
 
-One build with switches answers every probe (see :mod:`inlay.quant.noise_probe`). Where there is no time for one run
+One build with switches answers every probe (see :mod:`inlay.quant.fake_quant`). Where there is no time for one run
 per source, neighbours are probed together, and the groups with most noise are split first. What is never split makes
 little noise, so that dividing it evenly misleads little.
 """
@@ -17,9 +17,8 @@ import numpy as np
 
 from inlay.data import Feed
 from inlay.model.graph import Graph
+from inlay.quant.fake_quant import NoiseProbe, Switch
 from inlay.quant.group_split import Group, GroupQueue
-from inlay.quant.noise_probe import NoiseProbe
-from inlay.quant.switches import Switch
 from inlay.space.units import Unit
 from inlay.types import Placement, Port, QType
 

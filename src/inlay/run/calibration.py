@@ -8,8 +8,9 @@ from pathlib import Path
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
+from inlay.calibrate.observe import Observed, observe
 from inlay.calibrate.scorer import OnTarget, TableScorer, in_process
-from inlay.calibrate.tables import CalibrationChoice, FixedQParams, observe
+from inlay.calibrate.tables import CalibrationChoice, FixedQParams
 from inlay.data import Split, StressSet
 from inlay.deadline import NEVER, Deadline
 from inlay.measure.client import Worker
@@ -19,7 +20,6 @@ from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Judge
-from inlay.quant.calibrator import Observed
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord, record_rounding, rounding_of
 from inlay.run.progress import Progress

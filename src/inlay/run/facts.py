@@ -19,9 +19,9 @@ from inlay.calibrate.tables import CalibrationChoice
 from inlay.errors import JournalError
 from inlay.measure.client import kernel_times
 from inlay.measure.journal import Fact, Journal
-from inlay.prepare.equalize import Scales
+from inlay.prepare.smoothquant import Scales
+from inlay.quant.gptq import NEAREST, Rounding
 from inlay.quant.parts import Parts
-from inlay.quant.rounding import NEAREST, Rounding
 from inlay.quant.saturation import Form
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
 from inlay.search.rewrite_choice import RewriteChoice

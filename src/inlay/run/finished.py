@@ -11,9 +11,9 @@ from inlay.errors import JournalError
 from inlay.measure.journal import Journal
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.equalize import equalized
 from inlay.prepare.model import prepare
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.smoothquant import smoothed
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import JUDGING
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, EQUALIZATION, FROZEN, MAX_OPSET, OPAQUE, SATURATIONS, rounding_of
@@ -49,10 +49,10 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
     known, feed = journal.fact(CALIBRATION), journal.feed("shapes")
     if known is None or feed is None:
         raise JournalError(f"{journal.path} {TOO_OLD}")
-    extraction = take_apart(file, [feed], work, journal.fact(SATURATIONS), journal.fact(OPAQUE))
+    extraction = strip_qdq(file, [feed], work, journal.fact(SATURATIONS), journal.fact(OPAQUE))
     target = Capabilities.of(create(known.spec), max_opset=journal.fact(MAX_OPSET))
     prepared = prepare(file, target, feed, work, extraction=extraction, sizes=journal.fact(FROZEN))
-    prepared = equalized(prepared, journal.fact(EQUALIZATION) or {}, target, feed)
+    prepared = smoothed(prepared, journal.fact(EQUALIZATION) or {}, target, feed)
 
     def write(placement: Placement, path: Path) -> Artifact:
         try:

@@ -30,7 +30,7 @@ from inlay.model.joins import joined
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline
-from inlay.prepare.take_apart import holds_quantized
+from inlay.prepare.strip_qdq import holds_quantized
 from inlay.quant.accuracy import JUDGING, Metric
 from inlay.run.progress import Progress, Silent
 from inlay.targets.base import TargetSpec

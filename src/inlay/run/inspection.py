@@ -19,7 +19,7 @@ from inlay.model.load import ModelFile
 from inlay.model.onnx_library import check
 from inlay.model.store import model_bytes
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.prepare.take_apart import holds_quantized, take_apart
+from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
 from inlay.run.call import Given
 from inlay.run.given import run_given
 from inlay.run.inputs import TuneRequest
@@ -224,7 +224,7 @@ def dry_run(asked: TuneRequest) -> DryRun:
         with open_session(into_folder) as session:
             run_given(session)
             parts, target = session.inputs.parts, Capabilities.of(create(config.target), max_opset=config.max_opset)
-            extraction = take_apart(file, parts.calibration.feeds[:1], session.work)
+            extraction = strip_qdq(file, parts.calibration.feeds[:1], session.work)
             feed = parts.calibration.feeds[0]
             prepared = prepare(file, target, feed, session.work, config.nodes, config.recipe, extraction)
             costs, plan = session.costs, session.plan

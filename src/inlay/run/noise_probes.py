@@ -14,7 +14,7 @@ from inlay.measure.costs import FREE, Costs
 from inlay.measure.journal import Journal
 from inlay.model.hands import Recruit, helped
 from inlay.prepare.model import PreparedModel
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity

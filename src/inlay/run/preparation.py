@@ -14,10 +14,10 @@ from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
 from inlay.model.hands import foresee, helped
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.equalize import Evened, Scales, equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.smoothquant import Scales, Smoothed, find_scales, smoothed
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.run.calibration import Calibration
 from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, OPAQUE, OUTLIERS_LEFT, SATURATIONS
 from inlay.run.given import Given, run_given
@@ -102,7 +102,7 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
     inputs, config, journal = session.inputs, session.inputs.config, session.journal
     samples = inputs.parts.calibration
     known = journal.fact(SATURATIONS), journal.fact(OPAQUE)
-    extraction = take_apart(inputs.file, samples.feeds, session.work, *known)
+    extraction = strip_qdq(inputs.file, samples.feeds, session.work, *known)
     if extraction is not None and extraction.opaque:
         journal.record_fact(OPAQUE, extraction.opaque)
     elif extraction is not None:
@@ -124,7 +124,7 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
     inputs, config = session.inputs, session.inputs.config
     samples = inputs.parts.calibration
 
-    evened = Evened()
+    evened = Smoothed()
 
     def scales() -> Scales:
         nonlocal evened
@@ -142,4 +142,4 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
         return evened.scales
 
     found = session.journal.once(EQUALIZATION, scales)
-    return evened.model or equalized(prepared, found, target, samples.feeds[0], config.nodes, config.recipe)
+    return evened.model or smoothed(prepared, found, target, samples.feeds[0], config.nodes, config.recipe)

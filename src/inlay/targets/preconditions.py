@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
-from inlay.quant.mend import join_quantizers, quantize_read, quantize_result
+from inlay.quant.qdq_fixes import join_quantizers, quantize_read, quantize_result
 from inlay.quant.site import Read, Result, Site
 from inlay.space.rules import Needs
 

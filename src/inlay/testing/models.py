@@ -12,7 +12,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, bound, input_specs, random_samples
 from inlay.model.load import load
 from inlay.model.native import NativeSession, multiplies_integers

@@ -19,7 +19,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.model.graph import build_graph
 from inlay.model.load import load

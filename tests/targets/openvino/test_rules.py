@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.fake_quant import NoiseProbe
 from inlay.targets.base import Capabilities
 from inlay.targets.conditions import constant_weight
 from inlay.targets.openvino.profile import Attribution, Kernel, executed_graph

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from inlay.calibrate.observe import observe
 from inlay.calibrate.table_search import on_other_samples
-from inlay.calibrate.tables import observe
 from inlay.data import Samples, evenly_spaced
 from inlay.deadline import Deadline
 from inlay.errors import InlayError

@@ -17,16 +17,16 @@ from threading import Thread
 import numpy as np
 
 from inlay.calibrate.choose import choose_calibration
+from inlay.calibrate.observe import halves, observe
 from inlay.calibrate.policy import METHODS_IN_TIME
 from inlay.calibrate.scorer import TableScorer, in_process
-from inlay.calibrate.tables import CalibrationChoice, observe, sharing_of
+from inlay.calibrate.tables import CalibrationChoice, sharing_of
 from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError
 from inlay.measure.paired import speedup
 from inlay.model.heard import doing
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge
-from inlay.quant.calibrator import halves
 from inlay.quant.observers import Method
 from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.instant.proposal import Choice, Instant

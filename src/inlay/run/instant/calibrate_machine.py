@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import input_specs, random_samples, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import InlayError, TargetError, UsageError

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from inlay.calibrate import policy
+from inlay.calibrate.observe import halves
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import InputSpec, Samples, input_specs, save_feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
-from inlay.prepare.equalize import find_scales
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare.smoothquant import find_scales
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Bound, Judge, Outputs
-from inlay.quant.calibrator import halves
 from inlay.quant.qparams import QParamsTable
 from inlay.run.reference import RunFiles
 from inlay.run.robustness import StressTest, variations_of
@@ -138,7 +138,7 @@ class OneShot:
             test = StressTest.of(varied, scored, work / "varied", run)
         except (CompileFailed, RunFailed) as error:
             raise ModelError(f"{file.path} does not run on {worker.fingerprint.target}: {error}") from error
-        extraction = take_apart(file, samples.feeds, work)
+        extraction = strip_qdq(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if samples.kind != "random" and extraction is None:
             soon = deadline.within(_EVENING * deadline.left) if quick else NEVER

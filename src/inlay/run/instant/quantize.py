@@ -9,8 +9,9 @@ from pathlib import Path
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
+from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, TableScorer
-from inlay.calibrate.tables import observe, sharing_of
+from inlay.calibrate.tables import sharing_of
 from inlay.data import InputSpec, Samples, evenly_spaced, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import UsageError

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from inlay.quant.mend import make_unsigned, one_scale, product_scale, requantize_bias, set_grid
+from inlay.quant.qdq_fixes import make_unsigned, one_scale, product_scale, requantize_bias, set_grid
 from inlay.quant.site import Grid, Read, Result, Site, grid_of, readers_behind
 from inlay.targets.machine import is_x86
 from inlay.targets.onnxruntime.rules import WRITTEN_AS

@@ -1,33 +1,35 @@
-"""Which way each weight is rounded, by what the samples make of it: see :mod:`inlay.quant.rounding`.
+"""Which way each weight is rounded, by what the samples make of it: see :mod:`inlay.quant.gptq`.
 
 Moments come from the float model, so that they hold for every placement; a weight that several operators read has
-the sum of theirs. The largest weights are left to the nearest integers where there is no time for all.
+the sum of theirs. The largest weights are left to the nearest integers where there is no time for all: what rounding
+takes is counted in seconds of a usual processor (constants of :mod:`inlay.calibrate.policy`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from inlay.calibrate import policy
-from inlay.calibrate.rounding_cost import affordable
-from inlay.calibrate.weight_readers import WEIGHT_SLOT, is_transposed, readers_of, sizes_of
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
-from inlay.model.graph import Graph
+from inlay.model.graph import Graph, Node
 from inlay.model.hands import Stored, each, width
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
-from inlay.quant.moments import AddMoments, Moments, Window
+from inlay.quant.gptq import NEAREST, AddMoments, Moments, Reads, Rounding, Steps, Window, nearest_output, scale_digest
 from inlay.quant.positions import Positions
-from inlay.quant.qparams import QParamsTable, quantize, scale_shape
-from inlay.quant.rounding import NEAREST, Reads, Rounding, Steps, nearest_output, scale_digest
+from inlay.quant.qparams import QParamsTable, aligned, quantize
 from inlay.space.units import Unit
-from inlay.types import Placement, Port, QParams, QType
+from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
+
+_WEIGHT = 1
+Readers = Mapping[str, tuple[Window, ...]]
+"""How a weight's readers read what it is multiplied with, by the weight's name."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +71,20 @@ def round_weights(
     sites = {(graph.value_of(port), t) for unit in prepared.units for port, t in _sites(prepared, unit)}
     roundable = {v for v in reads if _is_roundable(graph.constant(v))}
     rounded = [(v, t) for v, t in sites if v in roundable and not table.is_given(v, t)]
-    jobs = sorted(affordable(graph, reads, rounded, seconds), key=lambda job: job[1] is not prepared.rules.weight)
-    sizes = {w.name: _moment_bytes(graph, v, w) for v, _ in jobs for w in reads[v]}
-    by_name = {w.name: w for v, _ in jobs for w in reads[v]}
+    jobs = sorted(_affordable(graph, reads, rounded, seconds), key=lambda job: job[1] is not prepared.rules.weight)
+    sizes: dict[str, int] = {}
+    for value, _ in jobs:
+        for window in reads[value]:
+            groups, _, inputs = _sizes_of(graph, value, window)
+            sizes[window.name] = 4 * groups * inputs * inputs
     base = Stored(prepared.emitter.base, prepared.store)
 
-    def calls() -> Iterator[tuple[Stored, _Some, Sequence[Feed], Positions, Deadline]]:
+    def calls() -> Iterator[tuple[Stored, Sequence[_Weight], Sequence[Feed], Positions, Deadline]]:
         for names in in_batches(sorted(sizes), sizes, policy.MOMENT_BYTES):
             held = {*names}  # a weight whose readers are in two batches stays as it is
             mine = [job for job in jobs if all(w.name in held for w in reads[job[0]])]
-            weights = [_Weight.of(graph, table, *job, reads[job[0]]) for job in mine]
-            for part in _parts(weights, width()):
-                read = {w.name for weight in part for w in weight.windows}
-                some = _Some([by_name[n] for n in names if n in read], frozenset(graph.inputs), part)
-                yield base, some, feeds, positions, until
+            for part in _parts([_Weight.of(graph, table, *job, reads[job[0]]) for job in mine], width()):
+                yield base, part, feeds, positions, until
 
     found: dict[tuple[str, QType], Steps] = {}
     late: set[QType] = set()
@@ -93,6 +95,25 @@ def round_weights(
     usual = prepared.rules.weight  # each of its weights gains alone; another type is judged as a whole
     kept = {job: found[job] for job in jobs if job in found and (job[1] is usual or job[1] not in late)}
     return Found(Rounding(kept) if kept else NEAREST, not late)
+
+
+def rounding_seconds(prepared: PreparedModel, rounding: Rounding) -> float:
+    """What finding such a rounding takes on a usual processor, without the inferences."""
+    graph, reads = prepared.graph, readers_of(prepared.graph, prepared.units)
+    values = [value for value, _ in rounding.steps if value in reads]
+    first = {reads[value]: value for value in values}
+    factors = sum(_seconds(graph, reads, v, True) - _seconds(graph, reads, v) for v in first.values())
+    return factors + sum(_seconds(graph, reads, v) for v in values)
+
+
+def only(rounding: Rounding, qtype: QType) -> Rounding:
+    """Of the weights in one type."""
+    return Rounding({key: steps for key, steps in rounding.steps.items() if key[1] is qtype})
+
+
+def weights_alone(prepared: PreparedModel, qtype: QType) -> Placement:
+    """The placement of all weights in a type, and of nothing else."""
+    return Placement(site for unit in prepared.units for site in _sites(prepared, unit) if site[1] is qtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,22 +142,7 @@ class _Weight:
         array = graph.constant(value)
         assert array is not None  # a weight that was found roundable
         params, limit = table.params(value, qtype), table.weight_limit(qtype)
-        return cls((value, qtype), array, params, limit, is_transposed(graph, value), windows)
-
-
-@dataclass(frozen=True, eq=False)
-class _Some:
-    """Weights whose moments are held together.
-
-    Attributes:
-        windows: all that they read.
-        given: names of the model's inputs.
-        weights: the weights, in the order in which they are rounded.
-    """
-
-    windows: Sequence[Window]
-    given: frozenset[str]
-    weights: Sequence[_Weight]
+        return cls((value, qtype), array, params, limit, _is_transposed(graph, value), windows)
 
 
 def _parts(weights: Sequence[_Weight], count: int) -> list[list[_Weight]]:
@@ -153,16 +159,16 @@ def _parts(weights: Sequence[_Weight], count: int) -> list[list[_Weight]]:
 
 
 def _rounded(
-    model: Stored, some: _Some, feeds: Sequence[Feed], positions: Positions, until: Deadline
+    model: Stored, weights: Sequence[_Weight], feeds: Sequence[Feed], positions: Positions, until: Deadline
 ) -> tuple[dict[tuple[str, QType], Steps], set[QType]]:
     """The steps of some weights that gain by them, and the types that there was no time for."""
     if not until.left:
-        return {}, {weight.key[1] for weight in some.weights}
-    moments = _moments(model, some.windows, some.given, feeds, positions)
+        return {}, {weight.key[1] for weight in weights}
+    moments = _moments(model, [*dict.fromkeys(w for weight in weights for w in weight.windows)], feeds, positions)
     known: dict[Sequence[Window], Reads | None] = {}
     found: dict[tuple[str, QType], Steps] = {}
     late: set[QType] = set()
-    for weight in some.weights:
+    for weight in weights:
         if not until.left:
             late.add(weight.key[1])
         if weight.key[1] in late:
@@ -181,16 +187,7 @@ def _sites(prepared: PreparedModel, unit: Unit) -> Iterator[tuple[Port, QType]]:
     if unit.selectable:
         yield from ((port, usual) for port in unit.weights)
     for sites in unit.searched.values():
-        yield from ((port, t) for port, t in sites if port.slot == WEIGHT_SLOT and _rounds(t, usual))
-
-
-def _rounds(qtype: QType, usual: QType) -> bool:
-    return bool(qtype.block) or qtype is usual
-
-
-def _moment_bytes(graph: Graph, value: str, window: Window) -> int:
-    groups, _, inputs = sizes_of(graph, value, window)
-    return 4 * groups * inputs * inputs
+        yield from ((port, t) for port, t in sites if port.slot == _WEIGHT and (t.block or t is usual))
 
 
 def _is_roundable(array: np.ndarray | None) -> bool:
@@ -200,10 +197,9 @@ def _is_roundable(array: np.ndarray | None) -> bool:
     return np.count_nonzero(array == 0.0) <= policy.MOST_ZEROS * array.size
 
 
-def _moments(
-    model: Stored, windows: Sequence[Window], given: frozenset[str], feeds: Sequence[Feed], positions: Positions
-) -> Moments:
+def _moments(model: Stored, windows: Sequence[Window], feeds: Sequence[Feed], positions: Positions) -> Moments:
     """The sum over all samples."""
+    given = {i.name for i in model.proto.graph.input}
     computed = [w for w in windows if w.value not in given]
     session = PiecewiseSession(model.proto, model.store, sorted({w.value for w in computed}))
     found: dict[str, Moments] = {}
@@ -232,13 +228,14 @@ def _steps(weight: _Weight, reads: Reads | None) -> Steps | None:
         return None
     array, params, limit = weight.array, weight.params, weight.limit
     nearest = quantize(array, params).astype(np.int64)
+    scale = np.broadcast_to(aligned(array, params)[0], array.shape)
     groups, inputs, _ = reads.moment.shape
     flip = array.ndim == 2 and not weight.transposed and groups == 1 and array.shape[0] == inputs
 
     def grouped(of: np.ndarray) -> np.ndarray:
         return of.T[None] if flip else of.reshape(groups, -1, inputs)
 
-    found = nearest_output(grouped(array), grouped(_scales(array, params)), reads, -limit, limit)
+    found = nearest_output(grouped(array), grouped(scale), reads, -limit, limit)
     integers = found[0].T if flip else found.reshape(array.shape)
     delta = integers.astype(np.int64) - nearest
     if not delta.any() or np.abs(delta).max() > np.iinfo(np.int8).max:
@@ -246,23 +243,81 @@ def _steps(weight: _Weight, reads: Reads | None) -> Steps | None:
     return Steps(scale_digest(params), delta.astype(np.int8))
 
 
-def _scales(array: np.ndarray, params: QParams) -> np.ndarray:
-    """The scale of every element."""
-    scale = np.asarray(params.scale, np.float32)
-    if params.qtype.block:
-        axis = params.axis or 0
-        return np.repeat(scale.reshape(scale_shape(array.shape, params)), params.qtype.block, axis)
-    shape = [1] * array.ndim
-    if params.axis is not None:
-        shape[params.axis] = -1
-    return np.broadcast_to(scale.reshape(shape), array.shape)
+# --- what reads each weight, and how: a product its rows, a convolution its windows
 
 
-def only(rounding: Rounding, qtype: QType) -> Rounding:
-    """Of the weights in one type."""
-    return Rounding({key: steps for key, steps in rounding.steps.items() if key[1] is qtype})
+def readers_of(graph: Graph, units: Sequence[Unit]) -> Readers:
+    """How the weights of products and convolutions are read, where all readers of a weight are of a known kind."""
+    found: dict[str, tuple[Window, ...]] = {}
+    unknown: set[str] = set()
+    for node in {u.name: graph.node(u.name) for u in units if u.quantizable}.values():
+        value = node.inputs[_WEIGHT] if len(node.inputs) > _WEIGHT else ""
+        if node.op_type not in ("MatMul", "Gemm", "Conv") or not graph.is_constant(value):
+            continue
+        window = _window(graph, node)
+        transposed = bool(node.attributes.get("transB", 0))
+        if window is None or transposed != _is_transposed(graph, value):
+            unknown.add(value)
+        else:
+            found[value] = (*found.get(value, ()), window)
+    return {v: windows for v, windows in found.items() if v not in unknown}
 
 
-def weights_alone(prepared: PreparedModel, qtype: QType) -> Placement:
-    """The placement of all weights in a type, and of nothing else."""
-    return Placement(site for unit in prepared.units for site in _sites(prepared, unit) if site[1] is qtype)
+def _window(graph: Graph, node: Node) -> Window | None:
+    """How a node with its weight in slot 1 reads slot 0; None where that is none of the ways known here."""
+    value, given = node.inputs[0], node.attributes
+    weight = graph.shape(node.inputs[1]) or ()
+    if node.op_type in ("MatMul", "Gemm"):
+        known = len(weight) == 2 and not given.get("transA", 0) and len(graph.shape(value) or ()) >= 2
+        return Window(value) if known else None
+    spatial = len(weight) - 2
+    if node.op_type != "Conv" or spatial < 1 or given.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    ones = (1,) * spatial
+    return Window(
+        value,
+        tuple(int(k or 0) for k in weight[2:]),
+        tuple(given.get("strides", ones)),
+        tuple(given.get("dilations", ones)),
+        tuple(given.get("pads", (0,) * 2 * spatial)),
+        int(given.get("group", 1)),
+    )
+
+
+def _is_transposed(graph: Graph, value: str) -> bool:
+    """Whether rows of a product's weight are its output channels: as its first reader says."""
+    reader = next((graph.node(p.node) for p in graph.consumers(value) if p.node != GRAPH_OUTPUT), None)
+    return reader is not None and bool(reader.attributes.get("transB", 0))
+
+
+def _sizes_of(graph: Graph, value: str, window: Window) -> tuple[int, int, int]:
+    """Groups, channels of each, and inputs of each channel."""
+    shape = [int(n or 0) for n in graph.shape(value) or ()]
+    if not window.kernel:
+        inputs, channels = shape[::-1] if _is_transposed(graph, value) else shape
+        return 1, channels, inputs
+    return window.groups, shape[0] // window.groups, int(np.prod(shape[1:]))
+
+
+# --- what it takes
+
+
+def _affordable(
+    graph: Graph, reads: Readers, jobs: Sequence[tuple[str, QType]], seconds: float
+) -> list[tuple[str, QType]]:
+    """Those of ``jobs``, weights in types, that ``seconds`` of a usual processor suffice for: the cheapest first."""
+    left, found, factored = seconds, [], set[Sequence[Window]]()
+    for job in sorted(jobs, key=lambda j: (_seconds(graph, reads, j[0]), j[0], j[1].value)):
+        left -= _seconds(graph, reads, job[0], reads[job[0]] not in factored)
+        if left < 0.0:
+            break
+        factored.add(reads[job[0]])
+        found.append(job)
+    return found
+
+
+def _seconds(graph: Graph, reads: Readers, value: str, factor: bool = False) -> float:
+    """What rounding a weight takes on a usual processor; with the factor, or without that."""
+    groups, channels, inputs = _sizes_of(graph, value, reads[value][0])
+    products = groups * (policy.FACTOR_PRODUCTS * factor * inputs**3 + policy.ROUNDING_PRODUCTS * channels * inputs**2)
+    return policy.SECONDS_PER_PRODUCT * products + policy.SECONDS_PER_COLUMN * inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -10,12 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.calibrate.range_probe import RangeProbe
-from inlay.calibrate.range_selection import Ranges, choose_ranges
+from inlay.calibrate.ranges import RangeProbe, Ranges, RangeTask, choose_ranges
 from inlay.calibrate.tables import CalibrationChoice, domains_of
+from inlay.data import AUTO_MASK, Feed
 from inlay.model.hands import helped
 from inlay.model.reference import Session
+from inlay.quant.metrics import Outputs
 from inlay.quant.observers import METHODS, Method
+from inlay.quant.parts import Parts, Reference
 from inlay.testing import concat_model, residual_model, small_model, sqnr
 from inlay.types import QParams, QType
 from tests.support.fixtures import MakeWorkspace
@@ -51,16 +53,20 @@ def choose(*planted: Planted, samples: int = 6, seconds: float = 2000.0) -> Rang
     ticks = iter(range(10**6))
     feeds = [{"x": np.array([i], np.int64)} for i in range(samples)]
     domains = planted[0].domains
-    return choose_ranges(
-        [cast(RangeProbe, each) for each in planted],
-        [dict.fromkeys(domains, OPTIONS)] * samples,
-        {c: dict.fromkeys(OPTIONS, 1.0) for c in domains},
-        "minmax",
-        feeds,
-        [{"y": np.ones(1, np.float32)} for _ in feeds],
+    wanted = [{"y": np.ones(1, np.float32)} for _ in feeds]
+    task = RangeTask(
+        options=[dict.fromkeys(domains, OPTIONS)] * samples,
+        own_noise={c: dict.fromkeys(OPTIONS, 1.0) for c in domains},
+        feeds=feeds,
+        reference=against(feeds, wanted),
         seconds=seconds,
         clock=lambda: float(next(ticks)),
     )
+    return choose_ranges([cast(RangeProbe, each) for each in planted], "minmax", task)
+
+
+def against(feeds: Sequence[Feed], outputs: Sequence[Outputs]) -> Reference:
+    return Reference(feeds, outputs, AUTO_MASK, Parts())
 
 
 def planted(count: int, rng: np.random.Generator) -> tuple[Planted, dict[str, Method]]:
@@ -149,7 +155,18 @@ def test_the_worst_output_counts() -> None:
     wanted = [{"y": np.ones(1, np.float32), "z": np.ones(1, np.float32)} for _ in feeds]
     local = {"a": dict.fromkeys(OPTIONS, 1.0)}
     given, ticks = [cast(RangeProbe, probe)], iter(range(10**6)).__next__
-    found = choose_ranges(given, [{"a": OPTIONS}] * 4, local, "minmax", feeds, wanted, seconds=100.0, clock=ticks)
+    found = choose_ranges(
+        given,
+        "minmax",
+        RangeTask(
+            options=[{"a": OPTIONS}] * 4,
+            own_noise=local,
+            feeds=feeds,
+            reference=against(feeds, wanted),
+            seconds=100.0,
+            clock=ticks,
+        ),
+    )
     assert found.methods == {"a": "minmax"}
 
 
@@ -169,7 +186,17 @@ def test_a_range_that_larger_samples_overrun_loses_its_small_lead() -> None:
         options, local = [{"a": OPTIONS}] * 6, {"a": dict.fromkeys(OPTIONS, 1.0)}
         ticks = iter(range(10**6)).__next__
         chosen = choose_ranges(
-            [probe], options, local, "minmax", feeds, wanted, seconds=1000.0, clock=ticks, headroom=headroom
+            [probe],
+            "minmax",
+            RangeTask(
+                options=options,
+                own_noise=local,
+                feeds=feeds,
+                reference=against(feeds, wanted),
+                seconds=1000.0,
+                clock=ticks,
+                headroom=headroom,
+            ),
         )
         return chosen.methods["a"]
 
@@ -192,7 +219,16 @@ def test_each_sample_has_its_own_qparams() -> None:
     for options, best in ((own, "mse"), (OPTIONS, "minmax")):
         ticks = iter(range(10**6)).__next__
         found = choose_ranges(
-            [probe], [{"a": options}] * 6, local, "minmax", feeds, wanted, seconds=1000.0, clock=ticks
+            [probe],
+            "minmax",
+            RangeTask(
+                options=[{"a": options}] * 6,
+                own_noise=local,
+                feeds=feeds,
+                reference=against(feeds, wanted),
+                seconds=1000.0,
+                clock=ticks,
+            ),
         )
         assert found.methods == {"a": best}
 
@@ -278,7 +314,16 @@ def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(work
     def run(seconds: float, start: Method) -> Ranges:
         given = [options] * len(feeds)
         return choose_ranges(
-            [probe], given, local, start, feeds, wanted, seconds=seconds, clock=lambda: float(next(ticks))
+            [probe],
+            start,
+            RangeTask(
+                options=given,
+                own_noise=local,
+                feeds=feeds,
+                reference=against(feeds, wanted),
+                seconds=seconds,
+                clock=lambda: float(next(ticks)),
+            ),
         )
 
     found = run(1e5, "minmax")

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.calibrate.bias_correction import weight_error_means
+from inlay.calibrate.bias import weight_error_means
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.model.reference import Session
+from inlay.quant.fake_quant import SWITCHES, fake_quantized, find_switches
 from inlay.quant.qparams import QParamsTable, dequantize, quantize
-from inlay.quant.switches import SWITCHES, find_switches, probe_model
 from inlay.testing import run_reference
 from inlay.types import Placement, Port, QType
 from tests.support.fixtures import MakeWorkspace
@@ -213,7 +213,7 @@ def test_probes_of_sensitivity_see_corrected_biases(space: Workspace) -> None:
     means: list[np.ndarray] = []
     for table in (space.table, corrected(space)):
         switches = find_switches(p.graph, p.units, p.rules, table)
-        probe = probe_model(p.emitter.base, p.graph, switches, table)
+        probe = fake_quantized(p.emitter.base, p.graph, switches, table)
         mine = np.array([s.constant and s.ports[0].node == "second" for s in switches])
         del probe.graph.output[:]
         probe.graph.output.extend([helper.make_empty_tensor_value_info("c1")])

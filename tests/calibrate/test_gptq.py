@@ -9,14 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from inlay.calibrate.gptq import readers_of, round_weights, weights_alone
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.calibrate.weight_readers import readers_of
-from inlay.calibrate.weight_rounding import round_weights, weights_alone
 from inlay.deadline import Deadline
 from inlay.model.hands import helped
+from inlay.quant.gptq import Rounding
 from inlay.quant.positions import Positions
 from inlay.quant.qparams import dequantize, quantize
-from inlay.quant.rounding import Rounding
 from inlay.types import QType
 from tests.support.fixtures import MakeWorkspace
 from tests.support.hands import HandsHere

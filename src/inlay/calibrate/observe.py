@@ -1,4 +1,7 @@
-"""Observe every value that may be quantized, over all calibration samples, in bounded memory."""
+"""Observe every value that may be quantized, over all calibration samples, in bounded memory.
+
+Some samples are observed here, others by whoever helps: histograms of parts, added up, are those of the whole.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,33 @@ import contextlib
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 
-import onnx
-
-from inlay.data import AUTO_MASK, Feed
+from inlay.data import AUTO_MASK, NO_STRESS, Feed, Samples, StressSet
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
-from inlay.model.graph import Graph
 from inlay.model.guard import left_s
 from inlay.model.hands import HandLost, Hands, Stored, each, find_hands, may_be_helped, width
 from inlay.model.heard import doing
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
-from inlay.model.store import WeightStore
+from inlay.prepare.model import PreparedModel
 from inlay.quant.limits import limits_of
-from inlay.quant.observers import UNLIMITED, Histogram, widen
-from inlay.quant.observing import Histograms, Observing, observe_part, reach_of
+from inlay.quant.observers import UNLIMITED, Histogram, Range, count, widen
 from inlay.quant.positions import Positions, find_positions
+from inlay.types import Placement
+
+Histograms = dict[str, Histogram]
+"""By value name."""
 
 BATCH_BYTES = 1 << 30
 """Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
 
+FEEDS_BYTES = 64 << 20
+"""Bytes of samples that are observed in one call: histograms travel with each."""
 LEAST_SAMPLES = 2
 """Samples that are observed however short the time is: one of each half."""
 OBSERVING_S = 2.0
@@ -95,46 +101,38 @@ def spread(count: int) -> list[int]:
     return [i for pair in pairs for i in pair if i is not None]
 
 
-def calibrate(
-    proto: onnx.ModelProto,
-    store: WeightStore,
-    graph: Graph,
-    values: Sequence[str],
-    feeds: Iterable[Feed],
-    *,
+def observe(
+    prepared: PreparedModel,
+    samples: Samples,
+    imported: Sequence[Placement] = (),
     most: int | None = None,
     deadline: Deadline = NEVER,
-    varied: Sequence[tuple[int, Feed]] = (),
-    mask: str = AUTO_MASK,
-    padded_by: str = "",
+    stress: StressSet = NO_STRESS,
 ) -> Observed:
-    """Histograms of ``values`` over ``feeds``.
+    """Histograms of every activation that some placement may quantize.
 
     The model runs once for each sample, with the observed values as extra outputs: in one session, or where they
     exceed ``BATCH_BYTES`` in as many as needed. Hands observe samples where that takes long
     (:func:`~inlay.model.hands.helped`); what is found does not depend on them.
 
     Args:
-        proto: the model; its weights may be in ``store``.
-        store: where external weights are read from.
-        graph: of the model.
-        values: to observe.
-        feeds: the samples.
+        prepared: the model.
+        samples: what it is run on.
+        imported: placements whose values are observed as well.
         most: samples to observe, in the order of :func:`spread`; None for all.
         deadline: when observing must end, with two samples or more.
-        varied: variations, each with the half that its sample is in: they widen the reach of values and are not
-            counted.
-        mask: the input that says which positions are padding and have no share, as of ``Samples``.
-        padded_by: the one that the model was found to go by; empty where that is not known.
+        stress: variations of ``samples``: they widen the reach of values and are not counted.
 
     Raises:
-        UsageError: there is no such input, or it is no mask.
+        UsageError: there is no such input as the samples' mask, or it is no mask.
         CompileFailed, RunFailed: the float model does not run.
     """
-    feeds = list(feeds)
+    graph, feeds = prepared.graph, list(samples.feeds)
+    values = _observed(prepared, imported)
+    varied = [(v.half, v.feed) for v in stress.variations]
     order = spread(len(feeds))[:most]
-    model, limits = Stored(proto, store), limits_of(graph)
-    positions = find_positions(proto, store, graph, feeds, mask, padded_by)
+    model, limits = Stored(prepared.emitter.base, prepared.store), limits_of(graph)
+    positions = find_positions(model.proto, model.store, graph, feeds, samples.mask, prepared.padded_by)
     halved = tuple({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
     given = set(graph.inputs)
     computed = [v for v in values if v not in given]
@@ -144,8 +142,7 @@ def calibrate(
         until = deadline
         if math.isfinite(deadline.at):
             until = NEVER if number else deadline.within(deadline.left / len(batches))
-        job = Observing(model, {v: limits.get(v, UNLIMITED) for v in batch}, positions)
-        some = _Some(job, job.session(), feeds, halved)
+        some = _Some((model, {v: limits.get(v, UNLIMITED) for v in batch}, positions), feeds, halved)
         order = order[: some.observe(order, until)]
         some.observe_varied(varied)
     for half, feed in varied:
@@ -166,8 +163,60 @@ def calibrate(
         halves=both,
         stressed=bool(varied),
         positions=positions,
-        mask=mask,
+        mask=samples.mask,
     )
+
+
+def _observed(prepared: PreparedModel, imported: Sequence[Placement]) -> list[str]:
+    """The activations that some placement may quantize."""
+    graph = prepared.graph
+    found = {graph.value_of(p) for u in prepared.selectable for p in u.activations}
+    found |= {v for u in prepared.selectable for v in u.outputs}
+    found |= {graph.value_of(p) for placement in imported for p, _ in placement}
+    return sorted(v for v in found if not graph.is_constant(v))
+
+
+_sessions: weakref.WeakKeyDictionary[Stored, PiecewiseSession] = weakref.WeakKeyDictionary()
+
+
+def _session(model: Stored, limits: Mapping[str, Range]) -> PiecewiseSession:
+    """What computes the values; it stays for the next samples of the same ones."""
+    session = _sessions.get(model)
+    if session is None or session.values != [*limits]:
+        session = _sessions[model] = PiecewiseSession(model.proto, model.store, list(limits))
+    return session
+
+
+def observe_part(
+    model: Stored,
+    limits: Mapping[str, Range],
+    positions: Positions,
+    feeds: Sequence[Feed],
+    known: Histograms | None = None,
+) -> Histograms:
+    """Histograms of some samples, added to ``known`` ones, wherever that is done; ``limits`` name the values.
+
+    Raises:
+        CompileFailed, RunFailed, Crashed, TimedOut: as of :meth:`PiecewiseSession.gather`.
+    """
+    session = _session(model, limits)
+    found = {value: Histogram(limit) for value, limit in limits.items()} if known is None else known
+    sizes = {str(i): sum(array.nbytes for array in feed.values()) for i, feed in enumerate(feeds)}
+    # one by one where each may have padding of its own
+    parts = [[name] for name in sizes] if positions.mask else in_batches(list(sizes), sizes, FEEDS_BYTES)
+    for part in parts:
+        some = [feeds[int(i)] for i in part]
+        found = session.gather(some, positions.note(some[0], count), found)
+    return found
+
+
+def reach_of(model: Stored, limits: Mapping[str, Range], positions: Positions, feed: Feed) -> Histograms:
+    """How far a variation of a sample widens the reach of the values, in histograms of nothing else.
+
+    Raises as :func:`observe_part` does.
+    """
+    histograms = {value: Histogram(limit) for value, limit in limits.items()}
+    return _session(model, limits).gather([feed], positions.note(feed, widen), histograms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,14 +224,12 @@ class _Some:
     """Some of a model's values over the samples.
 
     Attributes:
-        job: which ones.
-        session: what computes them here.
+        job: what :func:`observe_part` takes: the model, limits of each of these values, and what of them is padding.
         feeds: all samples.
         halved: histograms of the first and of the second half of them, of these values and others.
     """
 
-    job: Observing
-    session: PiecewiseSession
+    job: tuple[Stored, Mapping[str, Range], Positions]
     feeds: Sequence[Feed]
     halved: Sequence[Histograms]
 
@@ -217,8 +264,7 @@ class _Some:
 
     def observe_varied(self, varied: Sequence[tuple[int, Feed]]) -> None:
         """Widen the reach of the values to that of variations, one by one: the model may refuse some."""
-        calls = ((self.job.model, self.job.limits, self.job.positions, feed) for _, feed in varied)
-        outcomes = each(reach_of, calls, here=lambda *call: self.job.reach(self.session, call[-1]))
+        outcomes = each(reach_of, ((*self.job, feed) for _, feed in varied))
         for (half, _), outcome in zip(varied, outcomes, strict=True):
             with contextlib.suppress(RunFailed):
                 self._add(half, outcome.result())
@@ -227,8 +273,8 @@ class _Some:
         self.halved[half].update({v: self.halved[half][v] | h for v, h in found.items()})
 
     def _here(self, half: int, feeds: Sequence[Feed]) -> None:
-        histograms = self.halved[half]
-        histograms.update(self.job.add(self.session, feeds, {v: histograms[v] for v in self.job.limits}))
+        known = {value: self.halved[half][value] for value in self.job[1]}
+        self.halved[half].update(observe_part(*self.job, feeds, known))
 
     def _helped(self, helpers: Hands, order: Sequence[int], pace: _Pace, until: Deadline) -> int:
         """The same by helpers, while they answer."""
@@ -243,8 +289,7 @@ class _Some:
                 for half, indices in _by_half(order[given : given + size], len(self.feeds)):
                     if indices:
                         part = [self.feeds[i] for i in indices]
-                        job = self.job.model, self.job.limits, self.job.positions
-                        running[helpers.submit(left_s(), observe_part, *job, part)] = half, part
+                        running[helpers.submit(left_s(), observe_part, *self.job, part)] = half, part
                 given += len(order[given : given + size])
             if not running:
                 break

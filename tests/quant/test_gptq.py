@@ -15,9 +15,19 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.store import WeightStore
-from inlay.quant.moments import MOST_ROWS, AddMoments, Moments, Window
+from inlay.quant.gptq import (
+    MOST_ROWS,
+    NEAREST,
+    AddMoments,
+    Moments,
+    Reads,
+    Rounding,
+    Steps,
+    Window,
+    nearest_output,
+    scale_digest,
+)
 from inlay.quant.qparams import dequantize, quantize, weight_params
-from inlay.quant.rounding import NEAREST, Reads, Rounding, Steps, nearest_output, scale_digest
 from inlay.types import QType
 
 

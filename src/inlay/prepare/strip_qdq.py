@@ -59,7 +59,7 @@ LEAST_DB = 10.0
 """SQNR below which two models are never the same: lost activations gave -1.7 to 5 dB."""
 
 
-def take_apart(
+def strip_qdq(
     file: ModelFile,
     feeds: Sequence[Feed],
     folder: Path,

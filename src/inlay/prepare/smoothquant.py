@@ -1,8 +1,8 @@
-"""Outliers moved from activations into the weights of the products that read them.
+"""SmoothQuant: outliers moved from activations into the weights of the products that read them.
 
 Where a few channels of an activation are many times larger than the others, as behind the layer normalizations of
 trained transformers, one scale for all of them leaves the others few steps. ``x W = (x / s) (s W)`` is the same product
-with the channels of both operands evened out: ``s_j = max|x_j|^a / max|W_j|^(1 - a)`` (Xiao et al., *SmoothQuant*,
+with the channels of both operands smoothed: ``s_j = max|x_j|^a / max|W_j|^(1 - a)`` (Xiao et al., *SmoothQuant*,
 2023). Which exponent is used, and whether any is, is decided for each activation by the error that rounding leaves in
 the products, on samples, and for the whole by the error at the model's outputs.
 
@@ -33,10 +33,9 @@ from inlay.model.heard import counting
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession, run_visibly
-from inlay.prepare.channel_scales import Channels, best_scales
-from inlay.prepare.form_noise import Disturbed, Form, FormNoise, Question, is_dynamic
 from inlay.prepare.model import PreparedModel, index
-from inlay.prepare.product_inputs import ProductInput, matter, product_inputs, weight_of
+from inlay.prepare.smoothing_factors import Channels, ProductInput, best_scales, matter, product_inputs, weight_of
+from inlay.prepare.smoothquant_eval import ProductNoise, QuantMode, Question, Variant, is_dynamic
 from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.positions import find_positions
 from inlay.space.recipe import Recipe
@@ -49,7 +48,7 @@ _SAMPLES = 4  # to choose on; half as many others judge
 _SEARCHING_SHARE = 0.6  # of the time, for looking for scales; the rest is for judging them
 _LOST_SHARE = 0.5  # of what static products gain, that the whole in low precision may lose: the search may leave it
 _PAID_GAIN_DB = 1.5  # ... where it costs Mul nodes: 21 of them take 3 % of a BERT with dynamic products, and gain 4
-_CHANGING = 3  # making a model with scales, and having its Mul nodes in low precision, in judgements of one form
+_CHANGING = 3  # making a model with scales, and having its Mul nodes in low precision, in judgements of one mode
 _EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 100
 
 Scales = Mapping[str, tuple[float, ...]]
@@ -57,8 +56,8 @@ Scales = Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Evened:
-    """The activations whose channels are evened out.
+class Smoothed:
+    """The activations whose channels are smoothed.
 
     Attributes:
         scales: of these.
@@ -80,7 +79,7 @@ def find_scales(
     nodes: Sequence[str] = (),
     recipe: Recipe | None = None,
     soon: Deadline = NEVER,
-) -> Evened:
+) -> Smoothed:
     """The scales that lower the error at the model's outputs; none where nothing does, or the model does not run.
 
     The error is that of static quantization of the products, and of dynamic one where the target has it. Where it has
@@ -101,7 +100,7 @@ def find_scales(
     inputs = product_inputs(prepared.graph) if sought else []
     judged = [v for v in prepared.graph.float_outputs if prepared.graph.producer(v) is not None]
     if not matter(prepared.graph, inputs) or not feeds or not judged:
-        return Evened()
+        return Smoothed()
     chosen_on, judged_on = feeds[:_SAMPLES], (feeds[_SAMPLES:] or feeds)[: _SAMPLES // 2]
     searching = NEVER if math.isinf(deadline.at) else deadline.within(_SEARCHING_SHARE * deadline.left)
     try:
@@ -124,21 +123,21 @@ def find_scales(
             best = zip(inputs, each(best_scales, calls), strict=False)  # of the last ones there may be no time for any
             scales = {one.value: scale for one, found in best if (scale := found.result()) is not None}
             if not scales:
-                return Evened(in_time=bool(searching.left), model=prepared)
+                return Smoothed(in_time=bool(searching.left), model=prepared)
             judge = Judge.of_model(prepared.file.model, judged_on, exact, mask)
-            noise = FormNoise(prepared, inputs, arrays, judged_on, judge)
+            noise = ProductNoise(prepared, inputs, arrays, judged_on, judge)
             first = Judge.of_model(prepared.file.model, feeds[:1], outputs[:1], mask)
 
-            def evened(used: Scales) -> tuple[PreparedModel, float]:
-                changed, shown = _evened(prepared, used, target, feeds[0], nodes, recipe)
+            def with_scales(used: Scales) -> tuple[PreparedModel, float]:
+                changed, shown = _smoothed(prepared, used, target, feeds[0], nodes, recipe)
                 return changed, first.judge([shown]).sqnr_db
 
-            return _that_help(noise, scales, evened, deadline, soon)
+            return _that_help(noise, scales, with_scales, deadline, soon)
     except TargetError:
-        return Evened(in_time=bool(deadline.left))
+        return Smoothed(in_time=bool(deadline.left))
 
 
-def equalized(
+def smoothed(
     prepared: PreparedModel,
     scales: Scales,
     target: Capabilities,
@@ -147,10 +146,10 @@ def equalized(
     recipe: Recipe | None = None,
 ) -> PreparedModel:
     """``prepared`` with ``scales`` in its model; the other arguments are those that it was prepared with."""
-    return _evened(prepared, scales, target, feed, nodes, recipe)[0] if scales else prepared
+    return _smoothed(prepared, scales, target, feed, nodes, recipe)[0] if scales else prepared
 
 
-def _evened(
+def _smoothed(
     prepared: PreparedModel,
     scales: Scales,
     target: Capabilities,
@@ -178,77 +177,77 @@ def _channels(graph: Graph, given: ProductInput, arrays: Sequence[np.ndarray]) -
 
 
 def _that_help(
-    noise: FormNoise,
+    noise: ProductNoise,
     scales: Scales,
-    evened: Callable[[Scales], tuple[PreparedModel, float]],
+    with_scales: Callable[[Scales], tuple[PreparedModel, float]],
     deadline: Deadline,
     soon: Deadline,
-) -> Evened:
+) -> Smoothed:
     """Those of ``scales`` with which the products, quantized, disturb the outputs less, and in float not at all.
 
-    These are all of them, or those that cost nothing where the others gain little more. What products gain in one form,
+    These are all of them, or those that cost nothing where the others gain little more. What products gain in one mode,
     dynamic or static, they may not lose in the other: which one a model ends with, the search decides. Where Mul nodes
     are in low precision too, they may lose half as much, since the search may leave these in float. Where there is no
-    time for all forms, the first ones tell. What there is time to judge stands.
+    time for all modes, the first ones tell. What there is time to judge stands.
 
     Args:
         noise: of the products.
         scales: of their activations.
-        evened: the model with some of these, and the SQNR in dB of its float outputs.
+        with_scales: the model with some of these, and the SQNR in dB of its float outputs.
         deadline: when it must be known,
         soon: and when it should.
     """
     free = {i.value: scales[i.value] for i in noise.inputs if i.normalization and i.value in scales}
     attempts = [tried for tried in ((free, scales) if len(free) < len(scales) else (scales,)) if tried]
-    begun, forms = deadline.clock(), noise.forms
+    begun, modes = deadline.clock(), noise.modes
     plain = noise.of(noise.prepared, {})
     timed = not math.isinf(min(deadline.at, soon.at))  # otherwise it may be judged while the others are made
-    first_db = [noise.here((plain, forms[0], False))] if timed else []
+    first_db = [noise.here((plain, modes[0], False))] if timed else []
     each_s = deadline.clock() - begun
 
     def affordable(until: Deadline) -> int:
-        takes_s = [(n - 1 + len(attempts) * (n + _CHANGING)) * each_s for n in range(1, len(forms) + 1)]
+        takes_s = [(n - 1 + len(attempts) * (n + _CHANGING)) * each_s for n in range(1, len(modes) + 1)]
         return sum(until.fits(seconds) for seconds in takes_s)
 
-    best, most = Evened(model=noise.prepared), affordable(deadline)
+    best, most = Smoothed(model=noise.prepared), affordable(deadline)
     if not most:
         return replace(best, in_time=False)
-    forms = forms[: max(1, min(most, affordable(soon)))]
-    made: deque[tuple[Scales, Disturbed]] = deque()
+    modes = modes[: max(1, min(most, affordable(soon)))]
+    made: deque[tuple[Scales, Variant]] = deque()
 
     def questions() -> Iterator[Question]:
-        yield from ((plain, form, False) for form in forms[len(first_db) :])
+        yield from ((plain, mode, False) for mode in modes[len(first_db) :])
         for tried in attempts:
-            changed, exact_db = evened(tried)
+            changed, exact_db = with_scales(tried)
             if exact_db >= _EXACT_DB:  # but not where it is no number
                 after = noise.of(changed, tried)
                 made.append((tried, after))
-                yield from ((after, form, False) for form in forms)
+                yield from ((after, mode, False) for mode in modes)
                 if after.factors:
-                    yield after, forms[0], True
+                    yield after, modes[0], True
 
     judged = noise.each(questions())
-    plain_db = [*first_db, *islice(judged, len(forms) - len(first_db))]
+    plain_db = [*first_db, *islice(judged, len(modes) - len(first_db))]
     found_db = np.array([*plain_db, plain_db[0]])
     now = plain
     try:
         for db in judged:
             tried, after = made.popleft()
-            after_db = np.array([db, *islice(judged, len(forms) - 1)])
+            after_db = np.array([db, *islice(judged, len(modes) - 1)])
             after_db = np.append(after_db, next(judged) if after.factors else db)
             least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
-            if _gains(after_db - found_db, least_db, partial(_hidden_db, now, after)):
-                best, found_db, now = Evened(dict(tried), model=after.changed), after_db, after
+            if _gains(after_db - found_db, least_db, partial(_hidden_db, noise, now, after)):
+                best, found_db, now = Smoothed(dict(tried), model=after.prepared), after_db, after
     except Late:
         return replace(best, in_time=False)
-    return best if best.scales else replace(best, in_time=len(forms) == len(noise.forms))
+    return best if best.scales else replace(best, in_time=len(modes) == len(noise.modes))
 
 
 def _gains(gains_db: np.ndarray, least_db: float, hidden_db: Callable[[], float]) -> bool:
-    """Whether no form loses more than it may, and some gains so much, if only the one that is hidden in the others.
+    """Whether no mode loses more than it may, and some gains so much, if only the one that is hidden in the others.
 
     Args:
-        gains_db: of each form, and at last of static products with all in low precision.
+        gains_db: of each mode, and at last of static products with all in low precision.
         least_db: that is to be gained.
         hidden_db: finds out what is gained besides; asked only where it decides.
     """
@@ -258,9 +257,9 @@ def _gains(gains_db: np.ndarray, least_db: float, hidden_db: Callable[[], float]
     return bearable and bool(gains_db.max() >= least_db or hidden_db() >= least_db)
 
 
-def _hidden_db(before: Disturbed, after: Disturbed) -> float:
+def _hidden_db(noise: ProductNoise, before: Variant, after: Variant) -> float:
     """What activations alone gain, which the noise of weights may hide that rounding them well takes away."""
-    after_db, before_db = after.noise.each([(model, Form.ACTIVATIONS, False) for model in (after, before)])
+    after_db, before_db = noise.each([(model, QuantMode.ACTIVATIONS, False) for model in (after, before)])
     return after_db - before_db
 
 

@@ -12,16 +12,16 @@ import onnx
 import onnx.compose
 import pytest
 
-from inlay.calibrate.tables import observe
+from inlay.calibrate.observe import observe
 from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.model.hands import Stored, helped
 from inlay.model.load import load
 from inlay.model.reference import Session
-from inlay.prepare import equalize
-from inlay.prepare.equalize import Scales, equalized, find_scales
-from inlay.prepare.form_noise import Disturbed, Form
+from inlay.prepare import smoothquant
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.smoothquant import Scales, find_scales, smoothed
+from inlay.prepare.smoothquant_eval import ProductNoise, QuantMode, Variant
 from inlay.quant import positions
 from inlay.quant.accuracy import Outputs
 from inlay.quant.qparams import QParamsTable
@@ -110,7 +110,7 @@ def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) 
     assert scales.keys() == {plain.graph.node("norm").outputs[0]}
     (found,) = scales.values()
     assert int(np.argmax(found)) == 3
-    even = equalized(plain, scales, ORT, feeds()[0])
+    even = smoothed(plain, scales, ORT, feeds()[0])
     assert all(v.uses() for v in even.normalized.model.graph.initializers.values()), "no weight is kept twice"
     written = [n.name for n in even.graph.nodes if n.op_type == "Mul" and n.name not in ("small",)]
     assert bool(written) == twice, "a Mul is written only where something else reads the value"
@@ -146,8 +146,8 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
     samples = [{"x": f["x"], "paid_x": g["x"]} for f, g in zip(feeds(12)[:6], feeds(12)[6:], strict=True)]
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     plain = prepare(load(tmp_path / "m.onnx"), ORT, samples[0], tmp_path)
-    monkeypatch.setattr(equalize, "_gains", lambda *_: True)
-    both, even = find_scales(plain, ORT, samples), equalize._evened
+    monkeypatch.setattr(smoothquant, "_gains", lambda *_: True)
+    both, even = find_scales(plain, ORT, samples), smoothquant._smoothed
     assert {*both.scales} == {"norm_out", "paid_norm_out"}
 
     def late(prepared: PreparedModel, scales: Scales, *arguments: Any) -> tuple[PreparedModel, Outputs]:
@@ -155,7 +155,7 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
             monkeypatch.setattr(Deadline, "left", 0.0)
         return even(prepared, scales, *arguments)
 
-    monkeypatch.setattr(equalize, "_evened", late)
+    monkeypatch.setattr(smoothquant, "_smoothed", late)
     found = find_scales(plain, ORT, samples, Deadline(1e9, lambda: 0.0))
     assert found.scales == {"norm_out": both.scales["norm_out"]}
     assert not found.in_time
@@ -178,17 +178,19 @@ def test_one_form_tells_where_there_is_no_time_for_both(
     seconds: float, forms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One judgement takes a second here; the first one shows whether there is time for others, or for none."""
-    now, told, model = 0.0, list[Form](), Disturbed.model
+    now, told, model = 0.0, list[QuantMode](), ProductNoise._model
 
-    def slow(disturbed: Disturbed, form: Form, factors: bool) -> Stored:
+    def slow(noise: ProductNoise, variant: Variant, mode: QuantMode, factors: bool) -> Stored:
         nonlocal now
         now += 1.0
-        told.append(form)
-        return model(disturbed, form, factors)
+        told.append(mode)
+        return model(noise, variant, mode, factors)
 
-    monkeypatch.setattr(Disturbed, "model", slow)
+    monkeypatch.setattr(ProductNoise, "_model", slow)
     found = find_scales(prepared_model(dense(), tmp_path), ORT, feeds(), Deadline(seconds, lambda: now))
-    assert told == {2: [Form.STATIC, Form.DYNAMIC] * 2, 1: [Form.STATIC] * 2, 0: [Form.STATIC]}[forms]
+    assert (
+        told == {2: [QuantMode.STATIC, QuantMode.DYNAMIC] * 2, 1: [QuantMode.STATIC] * 2, 0: [QuantMode.STATIC]}[forms]
+    )
     assert bool(found.scales) == found.in_time == bool(forms)
 
 
@@ -209,7 +211,7 @@ def test_what_one_form_gains_another_may_lose_in_part(
 ) -> None:
     """What is hidden is asked for only where it decides."""
     asked: list[float | None] = [hidden_db] if hidden_db is not None else []
-    assert equalize._gains(np.array(gains_db), 0.5, lambda: asked.pop() or 0.0) is gain
+    assert smoothquant._gains(np.array(gains_db), 0.5, lambda: asked.pop() or 0.0) is gain
     assert not asked
 
 
@@ -218,7 +220,7 @@ def test_nothing_is_done_without_outliers_or_samples(tmp_path: Path) -> None:
     plain = prepared_model(dense(), tmp_path)
     assert scales_of(plain), "the control"
     assert not find_scales(plain, ORT, []).scales
-    assert equalized(plain, {}, ORT, feeds()[0]) is plain
+    assert smoothed(plain, {}, ORT, feeds()[0]) is plain
 
 
 def test_without_dynamic_kernels_static_products_decide(tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_what_costs_time_must_gain_more(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / name).mkdir()
     free, paid = (prepared_model(dense(twice=twice), tmp_path / n) for n, twice in (("free", False), ("paid", True)))
     assert scales_of(paid)
-    monkeypatch.setattr(equalize, "_PAID_GAIN_DB", 100.0)
+    monkeypatch.setattr(smoothquant, "_PAID_GAIN_DB", 100.0)
     assert scales_of(paid) == {}
     assert scales_of(free), "it costs nothing"
 

@@ -1,4 +1,4 @@
-"""How much low precision in a model's products disturbs its outputs, in each of the forms that products may have."""
+"""How much low precision in a model's products disturbs its outputs, in each of the modes that products may have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inlay.data import Feed
 from inlay.model.hands import Stored, each
 from inlay.model.reference import outputs_of
 from inlay.prepare.model import PreparedModel
-from inlay.prepare.product_inputs import ProductInput
+from inlay.prepare.smoothing_factors import ProductInput
 from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.emit import Emitter
 from inlay.quant.observers import Range
@@ -21,7 +21,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.types import Placement, Port, QType
 
 
-class Form(Enum):
+class QuantMode(Enum):
     """What is in low precision."""
 
     STATIC = auto()
@@ -29,13 +29,28 @@ class Form(Enum):
     ACTIVATIONS = auto()  # static, and the weights in float, since rounding them well may leave little noise
 
 
-Question = tuple["Disturbed", Form, bool]
-"""A model, the form of its products, and whether the Mul nodes that divide activations are in low precision as well:
-their factors, of which the least are rounded to nothing, may cost more than evened channels gain."""
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One model whose products may be in low precision.
+
+    Attributes:
+        prepared: the model.
+        ranges: of what its products read.
+        factors: ports of the Mul nodes that divide activations, where these may be in low precision, too.
+    """
+
+    prepared: PreparedModel
+    ranges: Mapping[str, Range]
+    factors: Sequence[Port]
+
+
+Question = tuple[Variant, QuantMode, bool]
+"""A model, the mode of its products, and whether the Mul nodes that divide activations are in low precision as well:
+their factors, of which the least are rounded to nothing, may cost more than smooth channels gain."""
 
 
 @dataclass(frozen=True, eq=False)
-class FormNoise:
+class ProductNoise:
     """The disturbance of a model's outputs by its products.
 
     Attributes:
@@ -53,17 +68,12 @@ class FormNoise:
     judge: Judge
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def modes(self) -> tuple[QuantMode, ...]:
         """What the target's products may be."""
-        return (Form.STATIC, Form.DYNAMIC) if is_dynamic(self.prepared) else (Form.STATIC,)
+        return (QuantMode.STATIC, QuantMode.DYNAMIC) if is_dynamic(self.prepared) else (QuantMode.STATIC,)
 
-    def of(self, changed: PreparedModel, scales: Mapping[str, Sequence[float]]) -> Disturbed:
-        """That of the model with activations evened out, or as it was.
-
-        Args:
-            changed: the model.
-            scales: by activation, what its channels are divided by.
-        """
+    def of(self, changed: PreparedModel, scales: Mapping[str, Sequence[float]]) -> Variant:
+        """The model with the channels of activations divided by ``scales``, by activation, or as it was."""
         selectable = {unit.name for unit in changed.selectable}
         low = [one for one in self.inputs if one.multiplier in selectable]
         ranges: dict[str, Range] = {}
@@ -74,7 +84,7 @@ class FormNoise:
             given, constant = (changed.graph.value_of(port) for port in one.multiplied)
             ranges[given] = self._range(one.value, None)
             ranges[constant] = Range(0.0, float(factors.max()))
-        return Disturbed(self, changed, ranges, [port for one in low for port in one.multiplied])
+        return Variant(changed, ranges, [port for one in low for port in one.multiplied])
 
     def each(self, questions: Iterable[Question]) -> Iterator[float]:
         """SQNR in dB of the worst output of several models in turn; where somebody helps, a few are made ahead.
@@ -82,17 +92,28 @@ class FormNoise:
         Raises:
             CompileFailed, RunFailed, Crashed, TimedOut: one does not run.
         """
-        calls = ((disturbed.model(form, factors), self.feeds, True) for disturbed, form, factors in questions)
-        for outcome in each(outputs_of, calls):
+        for outcome in each(outputs_of, ((self._model(*question), self.feeds, True) for question in questions)):
             yield self._db(outcome.result())
 
     def here(self, question: Question) -> float:
         """The same of one in this process, so that its time tells what the others take."""
-        disturbed, form, factors = question
-        return self._db(outputs_of(disturbed.model(form, factors), self.feeds, briefly=True))
+        return self._db(outputs_of(self._model(*question), self.feeds, briefly=True))
 
     def _db(self, got: Sequence[Outputs]) -> float:
         return self.judge.judge(got).sqnr_db
+
+    def _model(self, variant: Variant, mode: QuantMode, factors: bool) -> Stored:
+        changed, rules = variant.prepared, self.prepared.rules
+        activation = QType.DYNAMIC if mode is QuantMode.DYNAMIC else rules.activation
+        products = [name for one in self.inputs for name in one.products]
+        sites = [(Port(name, 0), activation) for name in products]
+        if mode is not QuantMode.ACTIVATIONS:
+            sites += [(Port(name, 1), rules.weight) for name in products]
+        if factors:
+            sites += [(port, rules.activation) for port in variant.factors]
+        emitter = Emitter(changed.normalized.model, changed.graph, changed.store, base=changed.emitter.base)
+        table = QParamsTable(changed.graph, changed.rules, variant.ranges)
+        return Stored(emitter.emit(Placement(sites), table), changed.store)
 
     def _range(self, value: str, scales: Sequence[float] | None) -> Range:
         """Of all elements of an activation, once its channels are divided by ``scales``."""
@@ -108,40 +129,6 @@ class FormNoise:
             rows = [a.reshape(-1, a.shape[-1]) for a in arrays if a.size]
             found[value] = np.min([r.min(axis=0) for r in rows], axis=0), np.max([r.max(axis=0) for r in rows], axis=0)
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class Disturbed:
-    """One model whose products may be in low precision.
-
-    Attributes:
-        noise: what judges it.
-        changed: the model.
-        ranges: of what its products read.
-        factors: ports of the Mul nodes that divide activations, where these may be in low precision, too.
-    """
-
-    noise: FormNoise
-    changed: PreparedModel
-    ranges: Mapping[str, Range]
-    factors: Sequence[Port]
-
-    def model(self, form: Form, factors: bool) -> Stored:
-        """The model with this in low precision."""
-        changed = self.changed
-        emitter = Emitter(changed.normalized.model, changed.graph, changed.store, base=changed.emitter.base)
-        table = QParamsTable(changed.graph, changed.rules, self.ranges)
-        return Stored(emitter.emit(self._placement(form, factors), table), changed.store)
-
-    def _placement(self, form: Form, factors: bool) -> Placement:
-        noise, rules = self.noise, self.noise.prepared.rules
-        activation = QType.DYNAMIC if form is Form.DYNAMIC else rules.activation
-        sites = [(Port(name, 0), activation) for one in noise.inputs for name in one.products]
-        if form is not Form.ACTIVATIONS:
-            sites += [(Port(name, 1), rules.weight) for one in noise.inputs for name in one.products]
-        if factors:
-            sites += [(port, rules.activation) for port in self.factors]
-        return Placement(sites)
 
 
 def is_dynamic(prepared: PreparedModel) -> bool:

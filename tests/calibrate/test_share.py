@@ -12,8 +12,9 @@ import onnx_ir as ir
 import pytest
 from benchmarks.generated_graphs import GraphBuilder
 
-from inlay.calibrate.scale_sharing import Sharing, choose_sharing, flip_sharing, model_cost
-from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.calibrate.observe import observe
+from inlay.calibrate.share import Sharing, choose_sharing, flip_sharing, model_cost
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.model.graph import Graph
 from inlay.model.load import load

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inlay.model.load import load
 from inlay.model.reference import Session
-from inlay.prepare import take_apart as module
-from inlay.prepare.take_apart import take_apart
+from inlay.prepare import strip_qdq as module
+from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.extract import Extraction, extract
 from inlay.testing import Builder, run_reference
 from inlay.types import Port, QType
@@ -68,7 +68,7 @@ def _feeds(count: int = 3) -> Feeds:
 
 
 def _apart(path: Path, feeds: Feeds, folder: Path) -> Extraction:
-    found = take_apart(load(path), feeds, folder)
+    found = strip_qdq(load(path), feeds, folder)
     assert found is not None
     return found
 
@@ -160,7 +160,7 @@ def test_what_differs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return replace(found, qparams={**found.qparams, ("m1_saturated", QType.UINT8): wider})
 
     monkeypatch.setattr(module, "extract", forgetful)
-    found = take_apart(load(path), _feeds(), tmp_path)
+    found = strip_qdq(load(path), _feeds(), tmp_path)
     assert found is not None
     assert "first value that differs is r1 " in found.opaque
     assert len(found.placement) == 0
@@ -173,7 +173,7 @@ def test_forms_of_an_earlier_call_are_taken_as_they_are(tmp_path: Path) -> None:
     path = _chain(tmp_path, [(0.004, 128), (0.1, 128)])
     first = _apart(path, _feeds(), tmp_path)
     quiet = [{"x": np.zeros((4, 8), np.float32)}]
-    again = take_apart(load(path), quiet, tmp_path, {s.node: s.form for s in first.saturations})
+    again = strip_qdq(load(path), quiet, tmp_path, {s.node: s.form for s in first.saturations})
     assert again is not None
     assert _bytes(again) == _bytes(first)
     alone = _apart(path, quiet, tmp_path)
@@ -191,7 +191,7 @@ def test_a_model_of_many_pairs_takes_few_sessions(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Session, "__init__", counted)
     model = _chain(tmp_path, [(0.02, 128)] * 80)
-    found = take_apart(load(model), _feeds(2), tmp_path)
+    found = strip_qdq(load(model), _feeds(2), tmp_path)
     assert found is not None
     assert len(found.saturations) > 1
     assert len(built) == 3, "one for the values, and two whose outputs are compared"
@@ -218,7 +218,7 @@ def test_a_mask_that_a_pair_clips_leaves_no_clip_where_it_still_masks(tmp_path: 
         {"x": rng.standard_normal((4, 8)).astype(np.float32), "mask": np.float32(-1e4) * (rng.random((4, 8)) < 0.3)}
         for _ in range(3)
     ]
-    extraction = take_apart(load(tmp_path / "m.onnx"), feeds, tmp_path)
+    extraction = strip_qdq(load(tmp_path / "m.onnx"), feeds, tmp_path)
     assert extraction is not None
     assert [s.form for s in extraction.saturations] == (["Clip"] if kept else [])
 
@@ -238,6 +238,6 @@ def test_channels_of_a_weight_that_is_computed_at_run_time(tmp_path: Path) -> No
     path = tmp_path / "model.onnx"
     onnx.save(b.model(), path)
     feed = {"x": np.ones((1, 8), np.float32)}
-    found = take_apart(load(path), [feed], tmp_path)
+    found = strip_qdq(load(path), [feed], tmp_path)
     assert found is not None
     assert dict(found.placement) == {Port("product", 1): QType.INT8}

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inlay.calibrate.tables import observe
+from inlay.calibrate.observe import LEAST_SAMPLES, Observed, observe, spread
 from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
 from inlay.model.hands import HandLost, Hands, Recruit, helped
 from inlay.model.reference import Session
-from inlay.quant.calibrator import LEAST_SAMPLES, Observed, spread
 from inlay.testing import random_feed
 from inlay.testing.models import residual_model
 from tests.support.workspace import Workspace
