@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -124,6 +125,50 @@ def test_blocks_of_one_process_are_not_so_many_readings(processes: int) -> None:
     assert _covers(processes, 0.01, told=False) < 0.8, "negative control: as if every block were a reading of its own"
     assert _covers(processes, 0.01, told=True) >= 0.9
     assert _covers(processes, 0.0, told=True) >= 0.93
+
+
+def _with_earlier(between: float, moments: float, told: bool) -> tuple[float, float]:
+    """Of three processes of eight blocks behind three others at another moment: how often the truth is covered, width.
+
+    Processes differ by ``between``, moments by ``moments``, blocks by 1 %; the truth is the mean of all moments.
+    """
+    rng, numbers, even = np.random.default_rng(1), np.repeat(np.arange(3), 8), Series(np.ones(24))
+    found, widths, runs = 0, 0.0, 300
+    for _ in range(runs):
+        drawn = rng.normal(0.0, moments, 2)[:, None] + rng.normal(0.0, between, (2, 3))[:, numbers]
+        before, now = np.exp(drawn + rng.normal(0.0, 0.01, (2, 24)))
+        series = Series(now, processes=numbers)
+        if told:
+            series, even = series.after(Series(before, processes=numbers)), even.after(Series(np.ones(24)))
+        gain = speedup(series, even)
+        found += gain.low <= 1.0 <= gain.high
+        widths += math.log(gain.high / gain.low) / runs
+    return found / runs, widths
+
+
+def test_earlier_processes_tell_how_processes_and_moments_differ() -> None:
+    """Six processes tell more of that than three: wider where moments differ, and no wider where they do not."""
+    _, alone_width = _with_earlier(0.01, 0.0, told=False)
+    both, both_width = _with_earlier(0.01, 0.0, told=True)
+    assert both >= 0.92
+    assert both_width < alone_width
+    assert _with_earlier(0.0, 0.02, told=False)[0] < 0.5, "negative control: one moment tells nothing of others"
+    assert _with_earlier(0.0, 0.02, told=True)[0] > 0.5
+
+
+def test_earlier_readings_change_no_figure_and_count_only_where_both_have_them() -> None:
+    rng, numbers = np.random.default_rng(2), np.repeat(np.arange(3), 8)
+    first, now = (Series(np.exp(rng.normal(0.0, 0.01, 24)), processes=numbers) for _ in range(2))
+    even, other = Series(np.ones(24), processes=numbers), Series(np.full(24, 3.0), processes=numbers)
+    plain = speedup(now, even)
+    assert speedup(now.after(first), even) == plain
+    assert speedup(now.after(first), even.after(Series(np.empty(0)))) == plain
+    told = speedup(now.after(first), even.after(other))
+    assert told.value == plain.value
+    assert told.low < plain.low, "three times as fast before, as fast now"
+    again = now.behind(now.after(first))
+    assert again.earlier is first, "a second look at one moment is no earlier one"
+    assert len(again) == 48
 
 
 def test_an_interval_grows_with_what_processes_differ_by_and_its_estimate_stays() -> None:

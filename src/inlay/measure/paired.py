@@ -46,6 +46,8 @@ class Series:
         by_feed: the readings on each feed of a workload, shape (blocks, feeds); None where there is one.
         exact: they have no noise: one tells all.
         processes: numbers of the processes that the blocks were read in, shape (blocks,); None for one.
+        earlier: readings in earlier processes, in blocks that the models of these ones shared there too. They tell how
+            processes differ, and nothing of the figure: by them a model may have been chosen.
     """
 
     ns: np.ndarray
@@ -53,6 +55,7 @@ class Series:
     by_feed: np.ndarray | None = None
     exact: bool = False
     processes: np.ndarray | None = None
+    earlier: Series | None = None
 
     def __len__(self) -> int:
         return len(self.ns)
@@ -69,7 +72,11 @@ class Series:
         if first.by_feed is not None and self.by_feed is not None:
             by_feed = np.concatenate([first.by_feed, self.by_feed])
         processes = _numbered([(s.processes, len(s)) for s in (first, self)])
-        return Series(np.concatenate([first.ns, self.ns]), taken, by_feed, self.exact, processes)
+        return Series(np.concatenate([first.ns, self.ns]), taken, by_feed, self.exact, processes, first.earlier)
+
+    def after(self, earlier: Series) -> Series:
+        """The same, knowing ``earlier`` readings of the model; an empty one tells nothing."""
+        return replace(self, earlier=earlier if len(earlier) else None)
 
     def on_each_feed(self) -> list[Series]:
         """The readings on each feed of a workload; empty where there is one. What others took of each is not known."""
@@ -243,31 +250,52 @@ def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
     less, more = np.log1p(-np.asarray(base.taken)), -np.log1p(-np.asarray(other.taken))
     low, high = (hodges_lehmann(ratios + d, level) for d in (less, more))
     value = hodges_lehmann(ratios + less + more, level).value
-    apart = 0.0 if base.processes is None else _between(ratios + less + more, base.processes, level)
+    apart = _between(_by_process(base, other), _before(base, other), level)
     down, up = (float(np.hypot(reach, apart)) for reach in (value - low.low, high.high - value))
     return Interval(*(float(np.exp(x)) for x in (value, value - down, value + up)))
 
 
-def _between(ratios: np.ndarray, processes: np.ndarray, level: float) -> float:
+def _by_process(base: Series, other: Series) -> list[np.ndarray]:
+    """Log-ratios without what others took, of each process that has enough blocks to say something."""
+    if base.processes is None:
+        return []
+    own = np.log(base.ns / other.ns) + np.log1p(-np.asarray(base.taken)) - np.log1p(-np.asarray(other.taken))
+    found = [own[base.processes == number] for number in np.unique(base.processes)]
+    return [ratios for ratios in found if len(ratios) >= _LEAST_OF_A_PROCESS]
+
+
+def _before(base: Series, other: Series) -> list[np.ndarray]:
+    """The same of earlier processes that both were read in."""
+    old, new = base.earlier, other.earlier
+    return [] if old is None or new is None or len(old) != len(new) else _by_process(old, new)
+
+
+def _between(groups: Sequence[np.ndarray], before: Sequence[np.ndarray], level: float) -> float:
     """How far the mean of what processes drew once may be from what it is in all processes, to each side.
 
     A random effect of the process, by moments: the variance of the processes' estimates, less what their blocks
-    explain, and Student's interval of as many values as there are processes. Two would need an interval of 12.7
-    standard errors, which says nothing: it is taken as of three.
+    explain, and Student's interval of as many values as there are processes. Earlier processes count for the variance,
+    not for the mean: they ran at another moment, when the machine may have been busy with something else. Two would
+    need an interval of 12.7 standard errors, which says nothing: it is taken as of three.
 
     By simulation with three processes of eight blocks: where processes differ by 1 % and blocks by as much, signed
     ranks alone cover the truth in 65 % of cases, with this in 92 %; the interval is half as wide again where processes
     do not differ, a fifth with six of them.
+
+    Args:
+        groups: log-ratios of the blocks of each process.
+        before: those of earlier processes.
+        level: confidence level.
     """
-    groups = [own for p in np.unique(processes) if len(own := ratios[processes == p]) >= _LEAST_OF_A_PROCESS]
-    if len(groups) < 2:
+    known = [*groups, *before]
+    if not groups or len(known) < 2:
         return 0.0
-    centers = np.array([hodges_lehmann(own).value for own in groups])
-    within = np.concatenate([np.abs(own - center) for own, center in zip(groups, centers, strict=True)])
-    spread = (_MAD * float(np.median(within))) ** 2 * within.size / (within.size - len(groups))
-    explained = _HL_VARIANCE * spread * float(np.mean([1.0 / len(own) for own in groups]))
+    centers = np.array([hodges_lehmann(own).value for own in known])
+    within = np.concatenate([np.abs(own - center) for own, center in zip(known, centers, strict=True)])
+    spread = (_MAD * float(np.median(within))) ** 2 * within.size / (within.size - len(known))
+    explained = _HL_VARIANCE * spread * float(np.mean([1.0 / len(own) for own in known]))
     variance = max(0.0, float(centers.var(ddof=1)) - explained)
-    return _student(max(len(groups), 3), level) * float(np.sqrt(variance / len(groups)))
+    return _student(max(len(known), 3), level) * float(np.sqrt(variance / len(groups)))
 
 
 @dataclass(frozen=True)

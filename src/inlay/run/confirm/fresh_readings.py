@@ -76,7 +76,7 @@ class FreshReadings:
         return bool(self.preempted) and float(np.mean(self.preempted)) > BUSY
 
     def of(self, entries: Sequence[Entry], processes: int, blocks: int, later: int = 0) -> list[Entry]:
-        """The contenders with new readings in place of theirs, without those that failed.
+        """The contenders with new readings in place of theirs, which become the earlier ones, less those that failed.
 
         Args:
             entries: the contenders, the given model first.
@@ -119,7 +119,7 @@ class FreshReadings:
         self.counts.append(len(readings))
         self._compare_places(kept, readings)
         whole = joined([timing for _, timing in readings], apart=True)
-        return [replace(e, readings=model) for e, model in zip(kept, whole.models, strict=True)]
+        return [replace(e, readings=model.after(e.readings)) for e, model in zip(kept, whole.models, strict=True)]
 
     def _at_once(
         self, entries: Sequence[Entry], blocks: int, places: dict[int, StartWorker], most: int, later: int
