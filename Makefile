@@ -12,7 +12,7 @@ LOCK := requirements/dev.lock
 BUDGET ?= 1h
 JOBS ?= auto
 PARALLEL = -n $(JOBS) --dist worksteal
-.PHONY: help setup demo test test-all browser fuzz lint format bench layout docs lock clean
+.PHONY: help setup demo test test-all browser fuzz lint format bench layout core docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -70,6 +70,9 @@ bench: $(STAMP)  ## measure, or go on measuring; tables go to benchmarks/out
 
 layout: $(STAMP)  ## write docs/layout.md from the docstrings and imports of the source
 	$(BIN)/python -m tests.support.layout
+
+core: $(STAMP)  ## count the lines that every run needs, and those of the wings that join it
+	$(BIN)/python -m tests.support.core
 
 docs: $(STAMP)  ## build the documentation into site
 	$(BIN)/sphinx-build -q -W -b html docs site

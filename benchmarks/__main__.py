@@ -40,8 +40,8 @@ from benchmarks import (
 )
 from benchmarks.rows import Row, collect, facts, trained, write_json, write_table
 from inlay.errors import InlayError
+from inlay.installed import __version__
 from inlay.targets.registry import create
-from inlay.version import __version__
 
 OUT = Path(__file__).parent / "out"
 

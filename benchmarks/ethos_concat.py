@@ -23,8 +23,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.targets.ethos_u import vela
-from inlay.targets.ethos_u.partitions import compile_partitions
+from inlay.tosa.ethos_u import vela
+from inlay.tosa.ethos_u.partitions import compile_partitions
 
 ACCELERATORS = ("ethos-u55-128", "ethos-u85-256")
 SCALE, ZERO_POINT = 0.003929885104298592, -111

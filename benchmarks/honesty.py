@@ -38,6 +38,7 @@ from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, input_specs, random_samples
 from inlay.farm.cluster import LOCAL, cluster
 from inlay.farm.lab import measuring, resource_of
+from inlay.installed import __version__
 from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -51,7 +52,6 @@ from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.null import NullTarget, price
 from inlay.trial import Measured
 from inlay.types import Placement
-from inlay.version import __version__
 
 NOISE = 0.03
 LATENCY_NS = 5e6  # of the simulated model

@@ -23,8 +23,8 @@ from inlay.data import common_sizes, input_specs, read_samples
 from inlay.errors import InlayError, ModelError
 from inlay.model.load import load
 from inlay.space.recipe import WEIGHTED
-from inlay.targets.ethos_u.partitions import compile_partitions
-from inlay.targets.ethos_u.vela import Accelerator
+from inlay.tosa.ethos_u.partitions import compile_partitions
+from inlay.tosa.ethos_u.vela import Accelerator
 from inlay.tosa.integer_graph import NotLowered
 from inlay.tosa.lowering import IDLE
 from inlay.tosa.measured_ranges import with_measured_ranges

@@ -21,11 +21,11 @@ import onnx.version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+import inlay
 from benchmarks import modelopt_peer, nncf_peer, peer
 from benchmarks.subjects import Subject
-from inlay import api
 from inlay.errors import ModelError
-from inlay.explain.explanation import Explanation, Operator
+from inlay.explanation.explanation import Explanation, Operator
 
 OPSET = 17
 Write = Callable[[Subject, Path], str]
@@ -168,7 +168,7 @@ def row(subject: Subject, nncf: str | None = None, modelopt: str | None = None) 
                 found[way] = {"error": f"no file: {' '.join(note.split())[:200]}"}
                 continue
             try:
-                found[way] = counted(api.explain(path, data=first(subject.samples), budget=BUDGET_S))
+                found[way] = counted(inlay.explain(path, data=first(subject.samples), budget=BUDGET_S))
             except ModelError as error:
                 found[way] = {"error": f"the quantized model does not run: {' '.join(str(error).split())[-200:]}"}
     return {"model": subject.name, "reasons_by_way": found}

@@ -17,9 +17,9 @@ import onnxruntime
 
 from benchmarks import render, subjects
 from inlay.errors import InlayError
+from inlay.installed import __version__
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
-from inlay.version import __version__
 
 Row = dict[str, Any]
 

@@ -15,13 +15,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+import inlay
 from benchmarks import paired
 from benchmarks.reasons import at_opset, first
 from benchmarks.subjects import Subject
-from inlay import api
 from inlay.data import input_specs, read_samples
-from inlay.explain.explanation import Waste
-from inlay.explain.removal import without_pair
+from inlay.explanation.explanation import Waste
+from inlay.explanation.removal import without_pair
 from inlay.model.load import load
 
 SHARE = 0.03  # of the time: what is priced lower drowns in the noise of the whole
@@ -72,7 +72,7 @@ def row(subject: Subject, work: Path) -> dict[str, Any]:
         made = ir.from_proto(model)
         with_pair(made, value)
         ir.save(made, given)
-        found = api.explain(given, data=first(subject.samples), budget=BUDGET_S)
+        found = inlay.explain(given, data=first(subject.samples), budget=BUDGET_S)
         pairs = [w for w in found.waste if w.kind == "idle-pair" and w.value == value and w.share > SHARE]
         if not pairs:
             continue

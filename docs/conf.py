@@ -8,7 +8,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from inlay.cli.commands import app
-from inlay.version import __version__
+from inlay.installed import __version__
 
 project = "Inlay"
 version = release = __version__
@@ -25,7 +25,9 @@ suppress_warnings = ["ref.python"]  # several classes have an attribute of the s
 def command_names() -> list[str]:
     """Every command of the program, in its order; those of a group with the group's name."""
     found: list[str] = []
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+    group: Any = get_command(app)
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
         found += [f"{name} {each}" for each in getattr(command, "commands", ())] or [name]
     return found
 

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "src" / "inlay"
 LAYOUT = (REPOSITORY / "docs" / "layout.md").read_text(encoding="utf8")
 
-GENERIC = ("quant", "space", "search", "regions", "calibrate", "model", "prepare", "measure", "run", "across", "data")
+GENERIC = ("quant", "space", "search", "patterns", "calibrate", "model", "prepare", "measure", "run", "across", "data")
 """Rooms that serve every target alike."""
 SWALLOWED: Mapping[str, str] = {
     "data/images.py: _numbers (TypeError)": "values of a user that are no numbers become NaN, and are refused as such",
@@ -60,6 +60,10 @@ def test_nothing_imports_in_circles() -> None:
 
 def test_generic_rooms_name_no_runtime() -> None:
     assert house.runtime_names(ROOT, GENERIC, ORACLE) == []
+
+
+def test_the_core_names_no_wing() -> None:
+    assert house.wings_named(ROOT) == []
 
 
 def test_mistakes_in_code_do_not_vanish() -> None:
@@ -203,6 +207,24 @@ def test_an_import_of_what_comes_later_is_reported(tmp_path: Path) -> None:
     assert house.upward(["types.py", "low/a.py", "low/b.py", "high/c.py"], house.imports(root, "pkg")) == [
         "low/a.py imports high/c.py, which comes after it"
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from pkg.high import c",
+        "import pkg.high.c",
+        "def f():\n    from ..high import c",
+        "if TYPE_CHECKING:\n    from pkg.high.c import x",
+        'import_module("pkg.high.c")',
+        'HOME = "pkg.high:c"',
+    ],
+)
+def test_a_wing_that_the_core_names_is_reported(text: str, tmp_path: Path) -> None:
+    root = build(tmp_path, {"low/a.py": f"{text}\n"})
+    found = house.wings_named(root, ("high",))
+    assert [line.partition(" names ")[0] for line in found if not line.startswith("__main__")] == ["low/a.py"]
+    assert house.wings_named(root, ("low", "high")) == ["__main__.py names high"]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from inlay.errors import JournalError, UsageError
 from inlay.model.graph import Graph
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore
-from inlay.regions.evolve import Evolve
-from inlay.regions.fork_join import find_fork_joins
-from inlay.regions.schemes import InsertionScheme, NodeInputInsertionPoint, SchemeCompletion
-from inlay.regions.search_space import SearchSpace, find_search_space
-from inlay.regions.tree import Region, RegionType
+from inlay.patterns.evolve import Evolve
+from inlay.patterns.fork_join import find_fork_joins
+from inlay.patterns.schemes import InsertionScheme, NodeInputInsertionPoint, SchemeCompletion
+from inlay.patterns.search_space import SearchSpace, find_search_space
+from inlay.patterns.tree import Region, RegionType
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import Placement, Port, QType
 from tests.support.branches import branches

@@ -8,8 +8,8 @@ from benchmarks.one_story import contradictions
 
 from inlay.cli.inspected import quantizable
 from inlay.cli.render import _accuracy
+from inlay.patterns.cache import PatternCache, show
 from inlay.quant.tolerance import state
-from inlay.regions.cache import PatternCache, show
 from inlay.run.inspection import Quantizable
 from inlay.trial import Accuracy, Interval, counted, shown_latency, shown_ratio, together
 

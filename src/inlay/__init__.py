@@ -6,14 +6,13 @@
     print(result.best.speedup, result.model_path)
 
 Names are imported when they are first used: a worker process needs few of them, and starts in a fraction of the time.
+Those of wings (:mod:`inlay.installed`) are entry points; here they are imported for type checkers alone.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 # From version 1.32 on the runtime reports its use to its makers and leaves files in the user's cache, unless it reads
@@ -26,14 +25,10 @@ if TYPE_CHECKING:
         bench,
         calibrate_machine,
         dry_run,
-        explain,
-        export,
         inspect,
         quantize,
-        regions,
         select,
         tune,
-        write_report,
     )
     from inlay.autotuner import (
         ChildRegionInputInsertionPoint,
@@ -50,12 +45,15 @@ if TYPE_CHECKING:
         region_pattern_autotuning_workflow,
     )
     from inlay.data.images import Images
-    from inlay.run.options import BenchOptions, ExplainOptions, QuantizeOptions, RegionsOptions, TuneOptions
+    from inlay.explanation.api import ExplainOptions, explain
+    from inlay.installed import __version__
+    from inlay.patterns.api import RegionsOptions, regions
+    from inlay.report.api import export, write_report
+    from inlay.run.options import BenchOptions, QuantizeOptions, TuneOptions
     from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
     from inlay.targets.listing import list_targets
     from inlay.types import Placement, Port, QParams, QType
-    from inlay.version import __version__
 
 __all__ = [
     "BenchOptions",
@@ -99,46 +97,28 @@ __all__ = [
 ]
 
 _HOMES = {
-    "inlay.api": (
-        "bench",
-        "calibrate_machine",
-        "dry_run",
-        "explain",
-        "export",
-        "inspect",
-        "quantize",
-        "regions",
-        "select",
-        "tune",
-        "write_report",
-    ),
+    "inlay.api": ("bench", "calibrate_machine", "dry_run", "inspect", "quantize", "select", "tune"),
     "inlay.data.images": ("Images",),
-    "inlay.run.options": ("BenchOptions", "ExplainOptions", "QuantizeOptions", "RegionsOptions", "TuneOptions"),
+    "inlay.installed": ("__version__",),
+    "inlay.run.options": ("BenchOptions", "QuantizeOptions", "TuneOptions"),
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.targets.listing": ("list_targets",),
     "inlay.types": ("Placement", "Port", "QParams", "QType"),
-    "inlay.version": ("__version__",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module inlay has no attribute {name}")
-    return getattr(importlib.import_module(_HOME.get(name, "inlay.autotuner")), name)
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in __all__:
+        from inlay.installed import NAMES, joined
+
+        if (found := joined(NAMES).get(name)) is not None:
+            return found.load()
+    raise AttributeError(f"module inlay has no attribute {name}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """Keeps rooms from taking the names of functions: importing ``inlay.regions.tree`` would set ``inlay.regions``."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -6,38 +6,28 @@ line is derived from these and from signatures (:mod:`inlay.cli.options`), help 
 
 from __future__ import annotations
 
-import gc
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 
-from inlay.across.labels import target_of, targets_of
+from inlay.across.labels import targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
 from inlay.data import bound, common_sizes
-from inlay.deadline import NEVER, Deadline
 from inlay.errors import UsageError
-from inlay.explain import changes as _changes
-from inlay.explain import explain as _explain
-from inlay.explain import repair as _repair
-from inlay.explain.explanation import Explanation
-from inlay.farm.lab import measuring
-from inlay.files import refuse_overwriting, scratch
-from inlay.model.collector import collector_paused
+from inlay.files import refuse_overwriting
+from inlay.installed import AFTER_TUNE, joined
+from inlay.measure.lab import measuring
 from inlay.model.heard import hearing
 from inlay.model.held import kept
 from inlay.model.load import ModelSource
 from inlay.prepare import options as declared
-from inlay.prepare.declare import Option, command_line, documented
-from inlay.prepare.model import prepare
+from inlay.prepare.declare import command_line, documented
 from inlay.prepare.options import check_sqnr
-from inlay.regions.config import Config
-from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
 from inlay.run.call import Given, files_in, request_of, seconds_of
@@ -51,10 +41,8 @@ from inlay.run.instant.calibrate_machine import Calibrated
 from inlay.run.instant.quantize import Quantized
 from inlay.run.options import (
     BenchOptions,
-    ExplainOptions,
     GivenOptions,
     QuantizeOptions,
-    RegionsOptions,
     Sizes,
     TuneOptions,
 )
@@ -63,7 +51,7 @@ from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
-from inlay.targets.registry import DEFAULT_TARGET, create
+from inlay.targets.registry import DEFAULT_TARGET, create, target_of
 
 
 @overload
@@ -95,8 +83,6 @@ def tune(
     """
     wish = TuneOptions.of(options, changes)
     begun, out = time.monotonic() - wish.before_s, Path(wish.out)
-    from inlay.report import leave_report  # templates and drawings: no other command waits for them
-
     Phases(wish.progress or Logged()).doing("read the model and the samples")
     specs, others = targets_of(wish.target, wish.target_options, wish.threads)
     asked = request_of(model, wish, next(iter(specs.values())), _command_line(model, wish))
@@ -109,11 +95,19 @@ def tune(
         asked = replace(asked, before_s=time.monotonic() - begun, lab=lab)
         if not alone:
             found = tune_across(asked, specs, others)
-            own = (leave_report(out / each.folder) for each in found.columns.values() if each.folder)
-            return replace(found, notes=(*found.notes, *filter(None, own)))
+            own = [note for each in found.columns.values() if each.folder for note in _afterwards(out / each.folder)]
+            return replace(found, notes=(*found.notes, *own))
         result = _run_tune.tune(replace(asked, any_precision=True))
-    asked.progress.stage("write the report")
-    return replace(result, notes=(*result.notes, *filter(None, [leave_report(out)])))
+    return replace(result, notes=(*result.notes, *_afterwards(out, asked.progress.stage)))
+
+
+def _afterwards(folder: Path, tell: Callable[[str], None] = lambda text: None) -> list[str]:
+    """Have what is installed for it made of a finished run, such as its report; what there is to say of that."""
+    notes = []
+    for name, each in joined(AFTER_TUNE).items():
+        tell(f"write the {name}")
+        notes.append(each.load()(folder))
+    return [note for note in notes if note]
 
 
 def _command_line(model: ModelSource, wish: TuneOptions) -> str:
@@ -268,109 +262,3 @@ def select(
     """
     wish = _run_select.wish(min_sqnr, max_drop, max_size, minimize, fastest, max_memory)
     return _run_select.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
-
-
-@documented
-def explain(
-    model: Annotated[ModelSource, declared.MODEL],
-    options: ExplainOptions | None = None,
-    **changes: Any,
-) -> Explanation:
-    """Say why each operator of a float or Q/DQ model runs in the precision in which it runs, and what that costs.
-
-    Raises:
-        UsageError: the target gives no times of kernels, or there is nothing to repair.
-        InlayError: the model or the samples cannot be used.
-    """
-    wish = ExplainOptions.of(options, changes)
-    seconds, hears = seconds_of(wish.budget), wish.progress or Logged()
-    phases = Phases(hears)
-    with hearing(phases.doing):
-        return _explained(model, wish, seconds, hears, phases)
-
-
-def _explained(
-    model: ModelSource, wish: ExplainOptions, seconds: float | None, hears: Progress, phases: Phases
-) -> Explanation:
-    deadline = NEVER if seconds is None else NEVER.within(seconds)
-    spec = target_of(wish.target, wish.target_options, wish.threads)
-    given = Given.read(model, wish.data, wish.bind, wish.images)
-    samples = given.samples_or_random(np.random.default_rng(wish.seed), RANDOM_SAMPLES)
-    out = None if wish.repair is None else Path(wish.repair)
-    if out is not None:
-        refuse_overwriting([out, Path(f"{out}.data")], [*given.file.files, *files_in(wish.data)])
-        _repair.refuse(given.file, out)
-    found = _explain.explain(given.file, spec, samples, deadline, phases.begin)
-    if out is None:
-        return found
-    done, made = _repair.repair(given.file, out, spec, samples, seconds, wish.seed, hears)
-    if made is not None:
-        after = _explain.explain(made, spec, samples, Deadline(-math.inf), phases.begin)
-        done = replace(done, changes=_changes.changes(found, after))
-    return replace(found, repair=done)
-
-
-@documented
-def write_report(out: Annotated[str | Path, declared.RUN]) -> Path:
-    """Write ``report.html`` of an earlier run into its folder, as ``tune`` does at its end.
-
-    Returns:
-        The file: one page without references to anything outside.
-
-    Raises:
-        JournalError: there is no finished run in ``out``, or the folder cannot be written to.
-    """
-    from inlay.report import write_report as write
-
-    return write(Path(out))
-
-
-_FORM = Option(
-    "ort-exclude, ort-overrides, nncf, netron, model-explorer, or csv (of the trials).", flags=("--as",), metavar="FORM"
-)
-"""Not with the other options: no room below names what is of one runtime."""
-
-
-@documented
-def export(
-    out: Annotated[str | Path, declared.RUN],
-    form: Annotated[str, _FORM],
-    to: Annotated[str | Path | None, declared.EXPORTED] = None,
-) -> Path:
-    """Write what a run found in the terms of another tool, and return the path.
-
-    Raises:
-        UsageError: no such form, or ``to`` is a file of the run.
-        JournalError: there is no finished run in ``out``, or it lacks what the form needs.
-    """
-    from inlay.report.exports import export as write
-
-    return write(Path(out), form, None if to is None else Path(to))
-
-
-@documented
-def regions(
-    model: Annotated[ModelSource, declared.MODEL],
-    options: RegionsOptions | None = None,
-    **changes: Any,
-) -> SearchSpace:
-    """Find the regions, patterns and insertion points of a model, normalized as ``tune`` would.
-
-    Raises:
-        UsageError: a glob of ``nodes`` matches nothing.
-        InlayError: the model cannot be used.
-    """
-    wish = RegionsOptions.of(options, changes)
-    capabilities = Capabilities.of(create(target_of(wish.target, wish.target_options)))
-    with collector_paused(lives_on=True), scratch() as folder:  # without a collection
-        given = Given.read(model, wish.data, wish.bind, wish.images)
-        feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
-        prepared = prepare(given.file, capabilities, feed, folder, wish.nodes)
-        graph, rules, allowed, units = prepared.graph, prepared.rules, prepared.allowed, prepared.units
-        del given, prepared
-        gc.collect()  # of a large model, its nodes take as much memory as its regions and patterns will
-        config = Config(
-            maximum_sequence_region_size=wish.maximum_sequence_region_size,
-            minimum_topdown_search_size=wish.minimum_topdown_search_size,
-        )
-        return find_search_space(graph, rules, None, allowed, config, units=units if allowed is None else None)

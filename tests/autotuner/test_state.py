@@ -15,8 +15,8 @@ from inlay.autotuner.state import (
     submitted,
     with_baseline,
 )
-from inlay.regions.evolve import Incumbent
-from inlay.regions.schemes import InsertionScheme
+from inlay.patterns.evolve import Incumbent
+from inlay.patterns.schemes import InsertionScheme
 from inlay.trial import Failed, Measured, Proposal, Trial
 from inlay.types import Placement, Port, QType
 

@@ -24,7 +24,7 @@ from inlay.space.domains import find_domains
 from inlay.space.rules import ResultRange, Rules
 from inlay.space.units import placement_from_labels
 from inlay.targets.base import Capabilities
-from inlay.targets.ethos_u.rules import RULES
+from inlay.tosa.ethos_u.rules import RULES
 from inlay.types import QType
 from tests.support.branches import branches
 

@@ -51,8 +51,8 @@ def test_mistakes_are_one_line(run: RunCommand, save: SaveModel, tmp_path: Path)
 
 
 def test_functions_keep_their_names_beside_rooms_that_are_called_alike() -> None:
-    import inlay.explain.policy
-    import inlay.regions.tree
+    import inlay.explanation.policy
+    import inlay.patterns.tree
 
     assert callable(inlay.explain)
     assert callable(inlay.regions)

@@ -20,10 +20,11 @@ from inlay.errors import NoDevice, RunFailed, TargetError, UsageError
 from inlay.farm import policy
 from inlay.farm.cluster import ray_library
 from inlay.farm.device import Device
-from inlay.farm.lab import chosen, measuring, resource_of
+from inlay.farm.lab import chosen, resource_of
 from inlay.farm.parcels import digest_of, model_parcels
 from inlay.farm.remote import RemoteDevice, RemoteWorker
 from inlay.measure.client import Worker
+from inlay.measure.lab import measuring
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.testing import random_feed, small_model
 from tests.support.ray_cluster import Cluster

@@ -19,10 +19,10 @@ import yaml
 import inlay
 from inlay.cli.commands import app
 from inlay.cli.commands import run as run_command
-from inlay.cli.render_fleet import verdict
 from inlay.cli.terminal import say
 from inlay.errors import UNPROVEN, ModelError, TooShort
 from inlay.fleet import policy
+from inlay.fleet.command import verdict
 from inlay.fleet.drive import JOURNAL, fleet, run_fleet
 from inlay.fleet.plan import read_plan
 from inlay.run.progress import Silent

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from inlay.errors import ModelError, RunFailed
+from inlay.installed import __version__
 from inlay.model.graph import build_graph
 from inlay.model.store import embed_weights
 from inlay.quant.transfer import transfer
 from inlay.testing import Builder, concat_model, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
-from inlay.version import __version__
 from tests.support.examples import examples
 from tests.support.fixtures import MakeWorkspace
 from tests.support.float_models import graphs, placements
@@ -297,7 +297,7 @@ def test_metadata(workspace: MakeWorkspace) -> None:
     assert {e.key: e.value for e in proto.metadata_props} == {
         "author": "someone",
         "inlay.placement": space.full().digest,
-        "inlay.version": __version__,
+        "inlay.installed": __version__,
     }
     assert proto.doc_string == "kept"
 

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import inlay
 from inlay import api
 from inlay.calibrate.observe import observe
 from inlay.calibrate.tables import CalibrationChoice
@@ -107,7 +108,7 @@ def test_a_delivered_file_remembers_the_sizes_that_it_was_tuned_at(tmp_path: Pat
     with pytest.raises(UsageError, match="--bind length="):
         api.bench([tmp_path / "m.onnx"] * 2, target="null")
     api.bench([tmp_path / "m.onnx", delivered], target="null", blocks=6, processes=1)
-    api.explain(delivered, target="null")
+    inlay.explain(delivered, target="null")
 
 
 @pytest.mark.parametrize("said", ["", "{", "[1]", '{"length": "5"}', '{"length": 0}', '{"length": -3}', "[" * 5000])

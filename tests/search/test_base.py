@@ -10,8 +10,8 @@ from benchmarks.generated_graphs import residual
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.regions.evolve import Evolve
-from inlay.regions.search_space import find_search_space
+from inlay.patterns.evolve import Evolve
+from inlay.patterns.search_space import find_search_space
 from inlay.search.base import Chain, Dialogue, LazyStrategy, Scripted, Strategy
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing import StrategyTestCase

@@ -16,7 +16,7 @@ from inlay.space.domains import find_clusters, find_domains
 from inlay.space.resolve import Decision, recipe_of, resolve
 from inlay.space.rules import OpRule, Rules
 from inlay.space.units import find_units
-from inlay.targets.ethos_u.rules import RULES
+from inlay.tosa.ethos_u.rules import RULES
 from inlay.types import Placement, Port, QType
 
 INT = OpConfig()

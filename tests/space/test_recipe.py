@@ -18,9 +18,9 @@ from inlay.data import Samples
 from inlay.errors import NoSuchFile, UsageError
 from inlay.model.graph import Graph
 from inlay.model.load import load
+from inlay.patterns.search_space import find_search_space
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.qparams import QParamsTable
-from inlay.regions.search_space import find_search_space
 from inlay.space import recipe_file
 from inlay.space.recipe import BUILTIN
 from inlay.space.resolve import DEFAULT, Decision, recipe_of, resolve

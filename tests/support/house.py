@@ -22,6 +22,23 @@ MAX_POSITIONAL = 8
 MAX_FILES = 30
 """In one folder: what fits on a page of the plan."""
 
+WINGS = (
+    "autotuner",
+    "explanation",
+    "farm",
+    "fleet",
+    "patterns",
+    "report",
+    "testing",
+    "tosa",
+    "targets/command",
+    "targets/openvino",
+    "targets/ort_ep",
+    "targets/ort_web",
+    "targets/tensorrt",
+)
+"""Rooms that join through entry points (:mod:`inlay.installed`), and what tests of other packages import."""
+
 RUNTIME = re.compile(r"onnx[ _-]?runtime|openvino|tensorrt|ethos|\bvela\b|\bqnn|\bort\b|_ort\b|\bort_", re.IGNORECASE)
 """Names of runtimes and of what compiles for them."""
 
@@ -80,11 +97,39 @@ def room(path: str) -> str:
 def imports(root: Path, package: str) -> dict[str, set[str]]:
     """By file, the files that it imports, wherever in it the import stands."""
     known = set(files(root))
-    return {path: set(_imported(root / path, path, package, known)) - {path} for path in known}
+    trees = {path: ast.parse((root / path).read_text(encoding="utf8")) for path in known}
+    return {path: set(_imported(tree, path, package, known)) - {path} for path, tree in trees.items()}
 
 
-def _imported(path: Path, name: str, package: str, known: set[str]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+def wing(path: str, wings: Sequence[str] = WINGS) -> str:
+    """The wing that a file belongs to; empty for the core."""
+    return next((w for w in wings if path.startswith(f"{w}/")), "")
+
+
+def wings_named(root: Path, wings: Sequence[str] = WINGS) -> list[str]:
+    """Where the core names a wing in an import, or in text that is the name of a module and nothing else.
+
+    Only the root's ``__init__.py`` may, for type checkers.
+    """
+    found = []
+    names = [f"{root.name}.{w.replace('/', '.')}" for w in wings]
+    for path in (p for p in files(root) if not wing(p, wings)):
+        tree = ast.parse((root / path).read_text(encoding="utf8"))
+        if path == "__init__.py":
+            tree.body = [node for node in tree.body if not _is_for_types(node)]
+        others = {wing(other, wings) for other in _imported(tree, path, root.name, set(files(root)))}
+        texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        others |= {name for name in names if any(t == name or t.startswith((f"{name}.", f"{name}:")) for t in texts)}
+        found += [f"{path} names {other}" for other in sorted(others - {""})]
+    return found
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _imported(tree: ast.AST, name: str, package: str, known: set[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _file_of(alias.name, package, known)

@@ -53,9 +53,13 @@ def rendered(root: Path, contract: Sequence[str], head: str) -> str:
         blocks += _loose(root, loose)
         loose = []
         text = _paragraphs(root / room / "__init__.py")
-        rows = [f"| `{path}` | {_row(root, path)} |" for path in _order(room, root, graph)]
-        blocks.append("\n\n".join([f"## `{room}`", *text, "\n".join([_TABLE, *rows])]))
+        rows = [f"| `{path}` | {_row(root, path)}{_mark(path)} |" for path in _order(room, root, graph)]
+        blocks.append("\n\n".join([f"## `{room}`{_mark(room)}", *text, "\n".join([_TABLE, *rows])]))
     return "\n\n".join([*blocks, *_loose(root, loose)]) + "\n"
+
+
+def _mark(path: str) -> str:
+    return " (wing)" if path.removesuffix("/") in house.WINGS else ""
 
 
 _TABLE = "| file | what it does |\n|---|---|"

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from inlay.regions.node_facts import COMMUTATIVE
-from inlay.regions.search_space import SearchSpace
+from inlay.patterns.node_facts import COMMUTATIVE
+from inlay.patterns.search_space import SearchSpace
 from inlay.search.base import Strategy
 from inlay.space.rules import Needs
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial

@@ -11,9 +11,9 @@ from benchmarks.generated_graphs import GraphBuilder
 from hypothesis import strategies as st
 
 from inlay.model.graph import Graph, Node
-from inlay.regions.node_facts import COMMUTATIVE
-from inlay.regions.schemes import InsertionScheme
-from inlay.regions.search_space import SearchSpace
+from inlay.patterns.node_facts import COMMUTATIVE
+from inlay.patterns.schemes import InsertionScheme
+from inlay.patterns.search_space import SearchSpace
 from inlay.types import Port
 
 SHAPE = (1, 8, 4, 4)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from inlay.errors import TargetError
+from inlay.installed import TARGETS
 from inlay.targets import registry
 from inlay.targets.base import TargetSpec
 
@@ -25,7 +26,7 @@ def test_the_reason_is_told(source: str, words: str, tmp_path: Path, monkeypatch
     module = f"broken_target_{abs(hash(source))}"
     (tmp_path / f"{module}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    entry = EntryPoint("broken", f"{module}:Target", registry.GROUP)
+    entry = EntryPoint("broken", f"{module}:Target", TARGETS)
     monkeypatch.setattr(registry, "available", lambda: {"broken": entry})
     with pytest.raises(TargetError, match="target broken cannot be loaded") as told:
         registry.create(TargetSpec("broken"))
@@ -40,7 +41,7 @@ def test_a_mistake_in_what_a_target_writes_is_a_warning(tmp_path: Path, monkeypa
     (tmp_path / "mistaken_target.py").write_text(source)
     (tmp_path / "absent_target.py").write_text("import no_such_module")
     monkeypatch.syspath_prepend(tmp_path)
-    entries = {name: EntryPoint(name, f"{name}_target:Target", registry.GROUP) for name in ("absent", "mistaken")}
+    entries = {name: EntryPoint(name, f"{name}_target:Target", TARGETS) for name in ("absent", "mistaken")}
     monkeypatch.setattr(registry, "available", lambda: {**entries, "null": null})
     for known in (registry.known_rewrites, registry.known_operators):
         known.cache_clear()

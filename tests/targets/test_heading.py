@@ -9,10 +9,12 @@ import onnx
 import pytest
 
 import inlay
-from inlay.cli import explained, render, render_fleet
+from inlay.cli import render
 from inlay.cli.terminal import Table
 from inlay.errors import InlayError
-from inlay.explain.explanation import Bound, Explanation, Operator, Reason, Waste
+from inlay.explanation import command as explained
+from inlay.explanation.explanation import Bound, Explanation, Operator, Reason, Waste
+from inlay.fleet import command as render_fleet
 from inlay.fleet.page import write_page
 from inlay.fleet.result import Figures, FleetResult, Row
 from inlay.report.page import verdict

@@ -12,11 +12,11 @@ pytest.importorskip("ethosu", reason="the extra arm is not installed")
 
 import inlay
 from inlay.targets.base import TargetSpec
-from inlay.targets.ethos_u import vela
 from inlay.targets.registry import create, known_rewrites
 from inlay.testing.models import random_feed
 from inlay.tosa import ir
 from inlay.tosa.command import LowerReport, lower_file
+from inlay.tosa.ethos_u import vela
 from inlay.tosa.reference import LoweredRunner
 from tests.tosa.float_models import FloatNet, samples
 from tests.tosa.foreign_models import float_pass_models, rewrite_models

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from inlay.errors import InlayError, UsageError
 from inlay.targets.base import OptionValue, OwnPrecision, TargetSpec, lacks_of
-from inlay.targets.registry import available, create, describe, options_of
+from inlay.targets.registry import available, create, describe, options_of, target_of
 
 AUTO = "auto"
 """In place of a target: whichever of those that are installed is the fastest."""
@@ -39,15 +39,6 @@ def targets_of(
         raise UsageError(f"--target: give targets, or {AUTO} alone")
     (only,) = several
     return {"": target_of(only, given, threads)}, None
-
-
-def target_of(
-    target: str | TargetSpec, given: Sequence[str] | Mapping[str, OptionValue], threads: int | None = None
-) -> TargetSpec:
-    """One target with its options. Raises UsageError."""
-    if isinstance(target, str):
-        return describe(target, given, threads)
-    return describe(target.name, given, base=target.options) if given else target
 
 
 def measurable(given: Sequence[str], threads: int) -> tuple[dict[str, TargetSpec], dict[str, str]]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from inlay.installed import __version__
 from inlay.run.result import NO_DOUBT, Doubt, exit_code
 from inlay.targets.base import Fingerprint, TargetSpec
 from inlay.trial import Accuracy, Interval
-from inlay.version import __version__
 
 GIVEN = "given"
 """The row of the model as it was given."""

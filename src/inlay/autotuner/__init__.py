@@ -1,7 +1,7 @@
 """The step-by-step API: the caller measures latency, Inlay chooses what to measure next.
 
-It has the same core as ``tune`` (regions, patterns, schemes, emit). Like ``api`` it is a public face: it may import
-every room below, and only the top-level package imports it.
+It has the same core as ``tune`` (regions, patterns, schemes, emit). Like ``api`` it is a public face; a wing, whose
+names in :mod:`inlay` are entry points.
 
 Example::
 
@@ -28,20 +28,20 @@ from inlay.autotuner.imports import placement_of
 from inlay.autotuner.state import SchemeRecord
 from inlay.autotuner.tuner import QDQAutotuner
 from inlay.autotuner.workflow import region_pattern_autotuning_workflow
-from inlay.quant.accuracy import Bound
-from inlay.regions.cache import CacheEntry, PatternCache
-from inlay.regions.config import Config
-from inlay.regions.known import Coverage
-from inlay.regions.scheme_import import ImportReport
-from inlay.regions.schemes import (
+from inlay.patterns.cache import CacheEntry, PatternCache
+from inlay.patterns.config import Config
+from inlay.patterns.known import Coverage
+from inlay.patterns.scheme_import import ImportReport
+from inlay.patterns.schemes import (
     ChildRegionInputInsertionPoint,
     InsertionPoint,
     InsertionScheme,
     NodeInputInsertionPoint,
     RegionOutputInsertionPoint,
 )
-from inlay.regions.search_space import RegionPattern
-from inlay.regions.tree import Region, RegionGroup, RegionType
+from inlay.patterns.search_space import RegionPattern
+from inlay.patterns.tree import Region, RegionGroup, RegionType
+from inlay.quant.accuracy import Bound
 
 __all__ = [
     "Bound",

@@ -9,10 +9,10 @@ from inlay.autotuner.state import SavedRecord, SchemeRecord, TunerState
 from inlay.autotuner.subject import Subject
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
-from inlay.regions.evolve import Evolve
-from inlay.regions.known import Coverage
-from inlay.regions.search_space import RegionPattern
-from inlay.regions.tree import Region
+from inlay.patterns.evolve import Evolve
+from inlay.patterns.known import Coverage
+from inlay.patterns.search_space import RegionPattern
+from inlay.patterns.tree import Region
 from inlay.space.rules import Rules
 from inlay.trial import Interval
 from inlay.types import Placement

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from inlay.autotuner.subject import SampleSource, Source
 from inlay.autotuner.tuner import RANDOM_RANGES, QDQAutotuner
-from inlay.regions.scheme_import import ImportReport
+from inlay.patterns.scheme_import import ImportReport
 from inlay.space.rules import Rules
 
 

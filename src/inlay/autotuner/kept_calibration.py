@@ -18,12 +18,12 @@ import numpy as np
 from inlay.data import Samples, read_arrays, save_feed
 from inlay.errors import DataError, UsageError
 from inlay.files import replacing
+from inlay.installed import __version__
 from inlay.prepare.model import PreparedModel
 from inlay.quant.gptq import Rounding
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.rewrite import stated
 from inlay.targets.base import Capabilities
-from inlay.version import __version__
 
 _HEAD = "calibration"  # the member that is no weight's: their names hold "|"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from inlay.autotuner.state import Pending, Profile, SavedRecord, SchemeRecord, TunerState
 from inlay.autotuner.state_file import SavedProfile, SavedState
 from inlay.errors import UsageError
-from inlay.regions.evolve import Evolve
+from inlay.patterns.evolve import Evolve
 from inlay.types import Placement
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from inlay.autotuner.duel import MOST_FAILED, Duel
 from inlay.autotuner.final import FinalComparison
 from inlay.measure.paired import PooledVariance
-from inlay.regions.evolve import Incumbent
-from inlay.regions.schemes import InsertionScheme
+from inlay.patterns.evolve import Incumbent
+from inlay.patterns.schemes import InsertionScheme
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, Proposal, Trial
 from inlay.types import Placement
 

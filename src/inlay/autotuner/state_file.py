@@ -21,9 +21,9 @@ from inlay.errors import JournalError, UsageError
 from inlay.files import write_text
 from inlay.measure.paired import PooledVariance
 from inlay.model.graph import Graph
-from inlay.regions.cache import PatternCache
-from inlay.regions.config import Config
-from inlay.regions.schemes import InsertionScheme
+from inlay.patterns.cache import PatternCache
+from inlay.patterns.config import Config
+from inlay.patterns.schemes import InsertionScheme
 from inlay.types import Placement
 from inlay.yaml_file import read_yaml
 
@@ -65,7 +65,7 @@ class SavedState:
         placement: the incumbent.
         cache: the schemes measured, and those given, by pattern.
         variance: of the readings in duels.
-        searches: what was tried, by pattern (:meth:`inlay.regions.evolve.PatternSearch.to_data`).
+        searches: what was tried, by pattern (:meth:`inlay.patterns.evolve.PatternSearch.to_data`).
         proposed: digests of the placements that need not be proposed again.
         profile: the region at hand; None between regions.
         finished: schemes of the finished patterns, by signature.

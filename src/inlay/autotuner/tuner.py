@@ -1,6 +1,6 @@
 """The step-by-step tuner: which placement to measure next, and what follows from its latency.
 
-:class:`QDQAutotuner` joins two things: the strategy (:class:`~inlay.regions.evolve.Evolve`), which proposes schemes,
+:class:`QDQAutotuner` joins two things: the strategy (:class:`~inlay.patterns.evolve.Evolve`), which proposes schemes,
 and the frozen :class:`~inlay.autotuner.state.TunerState`, which every call replaces by its successor.
 """
 
@@ -27,13 +27,13 @@ from inlay.autotuner.subject import SampleSource, Source, Subject
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, replacing
 from inlay.model.graph import Graph
+from inlay.patterns.cache import PatternCache
+from inlay.patterns.config import Config
+from inlay.patterns.evolve import Evolve, PatternSearch
+from inlay.patterns.scheme_import import ImportReport, import_placement, sites_of_values
+from inlay.patterns.search_space import RegionPattern, find_search_space
+from inlay.patterns.tree import Region, RegionGroup
 from inlay.quant.accuracy import Bound
-from inlay.regions.cache import PatternCache
-from inlay.regions.config import Config
-from inlay.regions.evolve import Evolve, PatternSearch
-from inlay.regions.scheme_import import ImportReport, import_placement, sites_of_values
-from inlay.regions.search_space import RegionPattern, find_search_space
-from inlay.regions.tree import Region, RegionGroup
 from inlay.space.rules import Rules
 from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, create

@@ -12,9 +12,9 @@ import numpy as np
 from inlay.autotuner.subject import SampleSource, Source
 from inlay.autotuner.tuner import QDQAutotuner
 from inlay.errors import TargetError, UsageError
+from inlay.patterns.config import Config
+from inlay.patterns.tree import RegionGroup
 from inlay.quant.accuracy import Bound
-from inlay.regions.config import Config
-from inlay.regions.tree import RegionGroup
 from inlay.space.rules import Rules
 from inlay.types import Placement
 

@@ -4,39 +4,78 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
 from inlay import api
 from inlay.across.result import AcrossResult
-from inlay.cli import explained, inspected, render, render_across, render_fleet
+from inlay.cli import inspected, render, render_across
 from inlay.cli.answer import JSON, answer
 from inlay.cli.defaults import CONFIG, EFFORT
 from inlay.cli.options import options_of
-from inlay.cli.progress import JsonLines, Lines, LiveTable
-from inlay.cli.start import code_of_stop, end_in_order, seconds_since_start
-from inlay.cli.terminal import Terminal, columns, laid_out, plain, say, tolerate_encoding
+from inlay.cli.progress import JsonLines, begin_clock, progress_of, seconds_before
+from inlay.cli.start import code_of_stop, end_in_order
+from inlay.cli.terminal import columns, laid_out, plain, tolerate_encoding
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
-from inlay.fleet import fleet as run_fleet
+from inlay.installed import COMMANDS, __version__, joined
 from inlay.prepare.declare import Option
-from inlay.prepare.options import BIND, parse_bind
-from inlay.regions import cache
-from inlay.regions.describe import regions_json, regions_lines
-from inlay.run.progress import Progress, Silent
 from inlay.targets import listing
-from inlay.trial import counted
-from inlay.version import __version__
+
+_SHOWN = (
+    "tune",
+    "fleet",
+    "bench",
+    "quantize",
+    "calibrate-machine",
+    "select",
+    "inspect",
+    "report",
+    "export",
+    "regions",
+    "explain",
+    "lower",
+    "targets",
+    "cache",
+)
+"""The order of commands in ``inlay --help``; others follow."""
+
+
+class Commands(TyperGroup):
+    """The commands here, and those that join through entry points, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names."""
+        order = {name: place for place, name in enumerate(_SHOWN)}
+        return sorted({*self.commands, *joined(COMMANDS)}, key=lambda name: (order.get(name, len(order)), name))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name; where there is none, all are loaded, so that those of similar names are suggested."""
+        found = joined(COMMANDS)
+        for name in [cmd_name] if cmd_name in found else found if cmd_name not in self.commands else ():
+            if name not in self.commands:
+                self.commands[name] = _loaded(name, found[name].load())
+        return super().get_command(ctx, cmd_name)
+
+
+def _loaded(name: str, item: Callable[..., None] | typer.Typer) -> Any:
+    if isinstance(item, typer.Typer):
+        return typer.main.get_command(item)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name)(item)
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
     name="inlay",
+    cls=Commands,
     help="Set QuantizeLinear/DequantizeLinear nodes into ONNX models exactly where they pay.",
     add_completion=True,
     rich_markup_mode=None,
@@ -48,8 +87,6 @@ CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ i
 """Base of all usage errors. typer carries a click of its own, and shows this class only as an ancestor."""
 
 _LONGEST = 1000  # characters of an error: libraries repeat whole graphs in theirs
-_BEGUN: ContextVar[float] = ContextVar("begun")
-"""When this process began, on the monotonic clock; unset in a program that calls commands itself."""
 _UNEXPECTED = "this is a bug in inlay: please report it"
 
 
@@ -71,8 +108,8 @@ def tune(
 
     The same command on the same OUT continues where it was stopped.
     """
-    progress = _progress(quiet)
-    before_s = _before_s()
+    progress = progress_of(quiet)
+    before_s = seconds_before()
     if dry_run:
         try:
             done = api.dry_run(**options, progress=progress, before_s=before_s)
@@ -93,28 +130,10 @@ def tune(
 
 
 @app.command()
-@options_of(run_fleet)
-def fleet(
-    *,
-    quiet: Annotated[bool, Option("Print the table only.", flags=("--quiet", "-q"), type=bool)] = False,
-    as_json: Annotated[bool, JSON] = False,
-    **options: Any,
-) -> None:
-    """Tune many models for many targets under one budget, spending time where it gains most.
-
-    The same command on the same OUT continues where it was stopped; a run that fails stops no other.
-    """
-    with closing(_progress(quiet)) as progress:
-        result = run_fleet(**options, progress=progress, before_s=_before_s())
-    answer(as_json, result, lambda: render_fleet.verdict(result))
-    raise typer.Exit(result.exit_code)
-
-
-@app.command()
 @options_of(api.bench)
 def bench(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Compare the latency of models: interleaved, paired, with 95 % intervals."""
-    with closing(_progress(as_json)) as progress:
+    with closing(progress_of(as_json)) as progress:
         rows = api.bench(**options, progress=progress)
     answer(as_json, {"models": rows}, lambda: render.benched(rows))
 
@@ -130,8 +149,8 @@ def quantize(
     **options: Any,
 ) -> None:
     """Quantize in seconds, without a search: by the processor's cost table within a bound, or by a recipe."""
-    with closing(_progress(as_json)) as progress:
-        done = api.quantize(**options, progress=progress, before_s=_before_s())
+    with closing(progress_of(as_json)) as progress:
+        done = api.quantize(**options, progress=progress, before_s=seconds_before())
     listed = [render.decisions(done.decisions)] if explain else []
     answer(as_json, render.quantized_json(done), lambda: [*listed, *render.quantized(done)])
 
@@ -145,7 +164,7 @@ def calibrate_machine(
     **options: Any,
 ) -> None:
     """Measure once, on a quiet machine, what this processor's kernels cost, for `quantize` and `tune`."""
-    with closing(_progress(quiet)) as progress:
+    with closing(progress_of(quiet)) as progress:
         done = api.calibrate_machine(**options, progress=progress)
     answer(as_json, done, lambda: render.calibrated(done, quiet))
 
@@ -166,116 +185,9 @@ def inspect(
     **options: Any,
 ) -> None:
     """Show inputs, outputs and operators of a model, what can be quantized, and how to write samples for --data."""
-    with closing(_progress(as_json)) as progress:
+    with closing(progress_of(as_json)) as progress:
         found = api.inspect(**options, progress=progress)
     answer(as_json, found, lambda: inspected.inspection(found))
-
-
-@app.command()
-@options_of(api.write_report)
-def report(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
-    """Write OUT/report.html again: the run on one page, for a browser."""
-    _written(as_json, api.write_report(**options))
-
-
-@app.command()
-@options_of(api.export)
-def export(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
-    """Write what a run found for other tools: lists for quantizers, metadata for viewers, trials for tables."""
-    _written(as_json, api.export(**options))
-
-
-@app.command()
-@options_of(api.regions)
-def regions(
-    *,
-    as_json: Annotated[bool, JSON] = False,
-    every: Annotated[
-        bool, Option("Show every region, point and refused port.", flags=("--all",), type=bool, before="data")
-    ] = False,
-    **options: Any,
-) -> None:
-    """Show the regions of a model, their patterns and insertion points, and why a port is not offered."""
-    space = api.regions(**options)
-    if as_json:
-        answer(True, regions_json(space), list)
-    else:
-        say(regions_lines(space, every))
-
-
-@app.command()
-@options_of(api.explain)
-def explain(
-    *,
-    as_json: Annotated[bool, JSON] = False,
-    every: Annotated[
-        bool, Option("List every operator and every conversion.", flags=("--all",), type=bool, before="target")
-    ] = False,
-    **options: Any,
-) -> None:
-    """Say why operators of a float or Q/DQ model do not run in INT8, and what misplaced Q/DQ nodes cost."""
-    with closing(_progress(as_json)) as progress:
-        found = api.explain(**options, progress=progress)
-    answer(as_json, found, lambda: explained.lines(found, every))
-
-
-cache_app = typer.Typer(help="Look at and merge pattern caches.", rich_markup_mode=None)
-app.add_typer(cache_app, name="cache")
-
-
-@cache_app.command("show")
-@options_of()
-def cache_show(
-    *,
-    file: Annotated[Path, Option("A pattern cache.", metavar="FILE", type=Path, positional=True)],
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
-    """Print the schemes of a pattern cache."""
-    found = cache.PatternCache.load(file)
-    answer(as_json, found.to_data(), lambda: cache.show(found))
-
-
-@cache_app.command("merge")
-@options_of()
-def cache_merge(
-    *,
-    files: Annotated[
-        list[Path], Option("Pattern caches.", metavar="FILE...", type=Path, positional=True, repeated=True)
-    ],
-    out: Annotated[Path, Option("The merged cache.", flags=("--out", "-o"), metavar="FILE", type=Path)],
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
-    """Merge pattern caches into one."""
-    count = len(cache.merge_files(files, out))
-    answer(as_json, {"path": out, "patterns": count}, lambda: [f"Wrote {out}: {counted(count, 'pattern')}."])
-
-
-@app.command("lower")
-@options_of()
-def lower_model(
-    *,
-    model: Annotated[
-        Path, Option("A Q/DQ model.", metavar="QDQ_MODEL", type=Path, positional=True, show_default=False)
-    ],
-    out: Annotated[Path, Option("The TOSA flatbuffer.", flags=("--out", "-o"), metavar="OUT.tosa", type=Path)],
-    profile: Annotated[str, Option("INT, or INT+FP.")] = "INT",
-    data: Annotated[
-        str | None,
-        Option(
-            "Samples, to measure ranges that no Q/DQ nodes define: .npz, .npy, .jsonl, a folder, or module:function.",
-            metavar="SOURCE",
-            show_default=False,
-        ),
-    ] = None,
-    bind: Annotated[Sequence[str], BIND] = (),
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
-    """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
-    from inlay.targets.registry import known_rewrites
-    from inlay.tosa.command import lower_file  # a room of its own, which no other command waits for
-
-    done = lower_file(model, out, profile, parse_bind(bind), known_rewrites(), data)
-    answer(as_json, done, done.lines)
 
 
 @app.command()
@@ -318,22 +230,6 @@ def _log_file(path: Path, options: Mapping[str, Any]) -> Path:
     return path
 
 
-def _written(as_json: bool, path: Path) -> None:
-    answer(as_json, {"path": path}, lambda: [f"Wrote {path}."])
-
-
-def _progress(quiet: bool) -> Progress:
-    if quiet:
-        return Silent()
-    console = Terminal(stderr=True)
-    return LiveTable(console, _before_s()) if console.is_terminal else Lines(sys.stderr, _before_s())
-
-
-def _before_s() -> float:
-    """Seconds from the start of this process until now."""
-    return time.monotonic() - _BEGUN.get(time.monotonic())
-
-
 def main() -> None:
     """Entry point: 0 fine, 1 failed, 2 wrong usage, 3 a bound that is not shown, 130 interrupted.
 
@@ -342,7 +238,7 @@ def main() -> None:
     tolerate_encoding()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries, for their callers; an error is one line
-    _BEGUN.set(time.monotonic() - seconds_since_start())
+    begin_clock()
     end_in_order()
     sys.exit(run(lambda: app(standalone_mode=False)))
 

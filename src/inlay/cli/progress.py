@@ -6,20 +6,25 @@ import contextlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.live import Live
 from rich.table import Column, Table
 
+from inlay.cli.start import seconds_since_start
 from inlay.cli.terminal import Terminal, plain
 from inlay.deadline import Clock
 from inlay.errors import UsageError
-from inlay.run.progress import NowAndThen, Progress, SearchStep
+from inlay.run.progress import NowAndThen, Progress, SearchStep, Silent
 from inlay.trial import Failed, Infeasible, Measured, Trial, shown_ratio, shown_sqnr
 
+_BEGUN: ContextVar[float] = ContextVar("begun")
+"""When this process began, on the monotonic clock; unset in a program that calls commands itself."""
 _LATEST = 8  # trials that the live table shows
 
 
@@ -214,3 +219,21 @@ def _log(path: Path) -> TextIO:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def begin_clock() -> None:
+    """Count the time of commands from the start of this process."""
+    _BEGUN.set(time.monotonic() - seconds_since_start())
+
+
+def seconds_before() -> float:
+    """Seconds from the start of this process until now; 0 in a program that calls commands itself."""
+    return time.monotonic() - _BEGUN.get(time.monotonic())
+
+
+def progress_of(quiet: bool) -> Progress:
+    """What shows the progress of a command: a table on a terminal, lines elsewhere, nothing where it is ``quiet``."""
+    if quiet:
+        return Silent()
+    console = Terminal(stderr=True)
+    return LiveTable(console, seconds_before()) if console.is_terminal else Lines(sys.stderr, seconds_before())

@@ -1,6 +1,6 @@
 """Measuring on devices of a Ray cluster: an actor for each device, which the run's workers forward their messages to.
 
-It imports how a run measures on its own machine. In the order of its flow: ``cluster`` starts Ray or joins a cluster,
+A wing, which joins as the executor of ``--ray``. In the order of its flow: ``cluster`` starts Ray or joins a cluster,
 ``parcels`` is what must travel to a device, ``device`` the actor, which wraps worker processes, ``remote`` the run's
 side of it, and ``lab`` puts them together. ``policy`` holds the constants. Ray is imported only when it is asked for.
 """

@@ -16,10 +16,10 @@ from inlay.errors import TargetError
 from inlay.farm.parcels import digest_of
 from inlay.farm.scratch import write_at
 from inlay.files import scratch_folder
+from inlay.installed import __version__
 from inlay.measure.client import Worker
 from inlay.measure.worker import PROTOCOL
 from inlay.targets.base import TargetSpec
-from inlay.version import __version__
 
 Answer = dict[str, Any]
 

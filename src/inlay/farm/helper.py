@@ -16,11 +16,11 @@ import onnxruntime
 
 from inlay.farm.scratch import write_at
 from inlay.files import scratch_folder
+from inlay.installed import __version__
 from inlay.model.guard import limited
 from inlay.model.hands import Stored
 from inlay.model.store import WeightStore
 from inlay.targets.base import Artifact
-from inlay.version import __version__
 
 T = TypeVar("T")
 VERSIONS = (__version__, str(onnxruntime.__version__))

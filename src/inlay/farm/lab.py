@@ -17,7 +17,7 @@ from inlay.farm.crew import crew
 from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.files import scratch
 from inlay.measure.client import Limit, Worker
-from inlay.measure.lab import HERE, Lab, StartWorker
+from inlay.measure.lab import Lab, StartWorker
 from inlay.model.hands import Hands
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import in_float32
@@ -41,12 +41,12 @@ def builder_of(device: str) -> str:
 
 
 @contextlib.contextmanager
-def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Tell) -> Iterator[Lab]:
-    """The lab of a run; its devices are let go at the end.
+def measuring(address: str, specs: Iterable[TargetSpec], tell: Tell) -> Iterator[Lab]:
+    """The lab of a run (:class:`~inlay.measure.lab.Executor`); its devices are let go at the end.
 
     Args:
-        ray: None for this machine without Ray; :data:`~inlay.farm.cluster.LOCAL` for this machine through Ray; ``auto``
-            or an address for a cluster, with ``#`` and the digest of a fingerprint where one of several is meant.
+        address: :data:`~inlay.farm.cluster.LOCAL` for this machine through Ray; ``auto`` or an address for a cluster,
+            with ``#`` and the digest of a fingerprint where one of several is meant.
         specs: the targets that will be asked for.
         tell: hears that a device is waited for.
 
@@ -54,12 +54,10 @@ def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Tell) -> Itera
         UsageError: Ray is not installed.
         TargetError: no cluster answers, or a target cannot be created.
     """
-    if ray is None:
-        yield HERE
-        return
-    address, _, wanted = ray.partition("#")
+    given = address
+    address, _, wanted = given.partition("#")
     if not address:
-        raise UsageError(f"--ray {ray}: give local, auto, or the address of a cluster such as 10.0.0.1:6379")
+        raise UsageError(f"--ray {given}: give local, auto, or the address of a cluster such as 10.0.0.1:6379")
     ray_library()  # before anything takes time
     own = {resource_of(spec): 1.0 for spec in specs} if address == LOCAL else {}
     with scratch() as folder, cluster(address, own) as library:

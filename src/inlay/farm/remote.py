@@ -17,10 +17,10 @@ from inlay.errors import NoDevice, RunFailed, TargetError, TimedOut
 from inlay.farm import policy
 from inlay.farm.device import Answer, Device
 from inlay.farm.parcels import Parcel, digest_of, feed_parcels, model_parcels, readable
+from inlay.installed import __version__
 from inlay.measure.client import Limit, Worker, checked
 from inlay.measure.worker import PROTOCOL
 from inlay.targets.base import Artifact, Fingerprint, TargetSpec
-from inlay.version import __version__
 
 T = TypeVar("T")
 Tell = Callable[[str], None]

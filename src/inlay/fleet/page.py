@@ -6,8 +6,8 @@ from pathlib import Path
 
 from inlay.files import write_text
 from inlay.fleet.result import FleetResult
+from inlay.installed import __version__
 from inlay.trial import shown_ratio, shown_sqnr
-from inlay.version import __version__
 
 PAGE = "fleet.html"
 """Name of the page in a fleet's folder."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from inlay.errors import InlayError
 from inlay.files import replacing
 from inlay.fleet import policy
-from inlay.regions.cache import PatternCache
+from inlay.patterns.cache import PatternCache
 
 _LEARNED = "pattern_cache.yaml"
 _KNOWN = "known_patterns.yaml"

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inlay.installed import __version__
 from inlay.run.result import Doubt, TuneResult, exit_code
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Interval
-from inlay.version import __version__
 
 
 @dataclass(frozen=True)

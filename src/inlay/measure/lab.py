@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from inlay.errors import UsageError
+from inlay.installed import EXECUTORS, joined
 from inlay.measure.ahead import Builders
 from inlay.measure.client import Limit, Worker
 from inlay.model.hands import Recruit
@@ -54,3 +57,34 @@ class Lab:
 
 HERE = Lab()
 """This machine."""
+
+
+class Executor(Protocol):
+    """A lab elsewhere. The entry point is such a function; its name is that of the option which asks for it."""
+
+    def __call__(
+        self, address: str, specs: Iterable[TargetSpec], tell: Callable[[str], None]
+    ) -> AbstractContextManager[Lab]:
+        """The lab of a run; its devices are let go at the end.
+
+        Args:
+            address: what the option says.
+            specs: the targets that will be asked for.
+            tell: hears, in one line, what the run waits for.
+
+        Raises:
+            UsageError: the address cannot be understood, or what the executor needs is not installed.
+            TargetError: nobody answers, or a target cannot be created.
+        """
+        ...
+
+
+def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Callable[[str], None]) -> AbstractContextManager[Lab]:
+    """The lab of a run: this machine, or what the executor ``ray`` makes of an address. Raises as an Executor does."""
+    if ray is None:
+        return nullcontext(HERE)
+    found = joined(EXECUTORS).get("ray")
+    if found is None:
+        raise UsageError(f"--ray {ray}: the part of Inlay that measures with Ray is not installed")
+    executor: Executor = found.load()
+    return executor(ray, specs, tell)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 
+from inlay.installed import __version__
 from inlay.model.load import file_sha256
 from inlay.model.store import WeightStore, embed_weights, external_bytes, save_external_data
 from inlay.prepare.model import PreparedModel
@@ -15,7 +16,6 @@ from inlay.space.recipe import Recipe
 from inlay.space.resolve import recipe_of
 from inlay.targets.base import Artifact
 from inlay.types import Placement
-from inlay.version import __version__
 
 EMBED_BYTES = 2_000_000_000
 """Models above this keep their weights in a file beside them: a protobuf message ends at 2 GiB."""
@@ -34,7 +34,7 @@ PLACED = "inlay.placement"
 def metadata(target: str, placement: Placement, calibration: str) -> dict[str, str]:
     """What a written model says about its origin."""
     return {
-        "inlay.version": __version__,
+        "inlay.installed": __version__,
         "inlay.target": target,
         PLACED: placement.digest,
         "inlay.calibration": calibration,

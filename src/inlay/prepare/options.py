@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from inlay import installed
 from inlay.data import Images
 from inlay.errors import UsageError
 from inlay.prepare.declare import Option
@@ -34,7 +35,7 @@ BY_COSTS = "auto"
 """Stands for a recipe where costs say what is quantized."""
 _LARGEST_SIZE = 2**31 - 1  # runtimes index with 32 bits in places
 _LONGEST_SIZE = 12  # more digits than the largest size has; Python refuses to read thousands
-STRATEGIES = ("auto", "guided", "evolve", "refine", "anchors")
+STRATEGIES = ("auto", "guided", *installed.joined(installed.STRATEGIES), "refine", "anchors")
 
 MODEL = Option("The ONNX model.", metavar="MODEL", type=Path, positional=True, show_default=False)
 MODELS = Option(

@@ -23,6 +23,7 @@ import onnx
 import onnx_ir as ir
 
 from inlay.errors import ModelError, TargetError
+from inlay.installed import __version__
 from inlay.model.graph import Graph
 from inlay.model.metadata import cloned
 from inlay.model.passes.names import free_name
@@ -33,7 +34,6 @@ from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE, QDQGra
 from inlay.quant.qparams import STORAGE, STORED, QParamsTable, quantize, scale_shape
 from inlay.quant.rewrite import Rewrite
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
-from inlay.version import __version__
 
 ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.element.upper())) for t in QType}
 
@@ -183,7 +183,7 @@ class Emitter:
         facts = dict(metadata or {})
         if sites:
             facts.setdefault(
-                "inlay.version", __version__
+                "inlay.installed", __version__
             )  # so that extract knows that no activation was dropped for a Q
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)

@@ -2,9 +2,8 @@
 
 ``folder`` reads what a run left, ``kernels`` says what ran where and for how long, ``charts``, ``points``, ``layered``
 and ``drawing`` compute positions, ``page`` fills the template. Names in a model are text from a stranger: the template
-escapes all of them, and the page's script writes text, never markup. Nothing but the commands imports the room.
+escapes all of them, and the page's script writes text, never markup. A wing: ``tune`` leaves the page through an entry
+point, ``api`` and ``command`` are ``inlay report`` and ``inlay export``.
 """
 
-from inlay.report.page import leave_report, write_report
-
-__all__ = ["leave_report", "write_report"]
+__all__ = ["api", "command", "exports", "folder", "kernels", "page", "points"]

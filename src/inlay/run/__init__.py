@@ -6,8 +6,8 @@ journal ▶ strategy.tell``; :mod:`~inlay.run.evaluate` is one turn of it. Befor
 ``progress``; after it: :mod:`~inlay.run.confirm`, which decides in fresh processes, ``result``, and
 :mod:`~inlay.run.outcome`, which puts it together. :mod:`~inlay.run.instant` quantizes without a search; ``select`` and
 ``compare`` are commands on what was measured or is given. The room may import everything below it: search,
-regions, calibrate, measure, prepare and targets. It offers functions to :mod:`inlay.api`, and no text for people other
-than notes.
+calibrate, measure, prepare and targets; strategies of wings come through ``joined``. It offers functions to
+:mod:`inlay.api`, and no text for people other than notes.
 """
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "facts",
     "inputs",
     "instant",
+    "joined",
     "machine_costs",
     "noise_probes",
     "oracles",

@@ -46,8 +46,8 @@ from inlay.prepare.options import (
 )
 from inlay.quant.accuracy import Bound, find_metric
 from inlay.quant.metrics import AGREEMENTS
-from inlay.regions.cache import PatternCache
 from inlay.run.inputs import TuneRequest
+from inlay.run.joined import joined_strategies
 from inlay.run.options import Batch, DataSource, Sizes, TuneOptions
 from inlay.run.progress import Logged
 from inlay.space.recipe_file import find_recipe
@@ -161,7 +161,8 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         accept_unproven=options.accept_unproven,
     )
     if config.pattern_cache is not None:
-        PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
+        for each in joined_strategies().values():
+            each.check(config)
     sources = (options.data, options.labels, options.recipe, options.qdq_baseline, options.pattern_cache)
     further = [Path(source) for source in sources if isinstance(source, str | Path)]
     return TuneRequest(

@@ -24,6 +24,7 @@ from inlay.data import (
 )
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
+from inlay.installed import __version__
 from inlay.measure.lab import HERE, Lab
 from inlay.model.held import changed_since, held
 from inlay.model.joins import joined
@@ -34,7 +35,6 @@ from inlay.prepare.strip_qdq import holds_quantized
 from inlay.quant.accuracy import JUDGING, Metric
 from inlay.run.progress import Progress, Silent
 from inlay.targets.base import TargetSpec
-from inlay.version import __version__
 
 RANDOM_SAMPLES = 8
 """Stand-ins where no samples are given: enough for a split in three."""

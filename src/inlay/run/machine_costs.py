@@ -12,9 +12,9 @@ from pathlib import Path
 
 from inlay.errors import DataError
 from inlay.files import cache_folder, read_json, write_text
+from inlay.installed import __version__
 from inlay.search.cost_table import CostTable
 from inlay.targets.base import Calibrates, Fingerprint, ShipsCosts, Target
-from inlay.version import __version__
 
 VERSION = 1
 _LARGEST_BYTES = 20_000_000  # a table has some hundred rows

@@ -69,7 +69,7 @@ class TuneOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _OneTarget(Options):
+class OneTarget(Options):
     """For one target, with samples."""
 
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET
@@ -80,7 +80,7 @@ class _OneTarget(Options):
 
 @documented
 @dataclass(frozen=True, kw_only=True, eq=False)
-class QuantizeOptions(_OneTarget):
+class QuantizeOptions(OneTarget):
     """What a call of :func:`inlay.quantize` asks for."""
 
     mask: Annotated[str, options.MASK] = AUTO_MASK
@@ -100,7 +100,7 @@ class QuantizeOptions(_OneTarget):
 
 @documented
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BenchOptions(_OneTarget):
+class BenchOptions(OneTarget):
     """What a call of :func:`inlay.bench` asks for."""
 
     blocks: Annotated[int, options.BLOCKS] = 10
@@ -112,27 +112,3 @@ class BenchOptions(_OneTarget):
     ray: Annotated[str | None, options.RAY] = None
     seed: Annotated[int, options.SEED] = 0
     progress: Annotated[Progress | None, options.PROGRESS] = None
-
-
-@documented
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ExplainOptions(_OneTarget):
-    """What a call of :func:`inlay.explain` asks for."""
-
-    budget: Annotated[str | float | None, options.EXPLAIN_BUDGET] = f"{options.EXPLAIN_BUDGET_S:.0f}s"
-    threads: Annotated[int, options.THREADS] = 1
-    bind: Annotated[Sizes, options.BIND] = ()
-    repair: Annotated[str | Path | None, options.REPAIR] = None
-    seed: Annotated[int, options.SEED] = 0
-    progress: Annotated[Progress | None, options.PROGRESS] = None
-
-
-@documented
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RegionsOptions(_OneTarget):
-    """What a call of :func:`inlay.regions` asks for."""
-
-    bind: Annotated[Sizes, options.BIND] = ()
-    nodes: Annotated[Sequence[str], options.NODES] = ()
-    maximum_sequence_region_size: Annotated[int, options.LARGEST_LEAF] = 10
-    minimum_topdown_search_size: Annotated[int, options.SMALLEST_SEQUENCE] = 10

@@ -1,19 +1,16 @@
-"""Files that a run leaves: learned patterns, the recipe of what was delivered, and models where users want them."""
+"""Files that a run leaves: the recipe of what was delivered, and models where users want them."""
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from inlay.errors import UsageError
 from inlay.files import replacing
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import recipe_for
 from inlay.prepare.model import PreparedModel
-from inlay.regions.cache import PatternCache
 from inlay.space.recipe_file import to_text
 from inlay.types import Placement
 
@@ -28,14 +25,6 @@ def install(file: Path, path: Path) -> None:
                 shutil.copyfile(data, fresh)
     with replacing(path) as fresh:
         shutil.copyfile(file, fresh)
-
-
-def save_patterns(path: Path, learned: PatternCache) -> None:
-    """Write what a run learned, merged with what the pattern cache at ``path`` holds."""
-    if path.exists():
-        with contextlib.suppress(UsageError):  # a damaged cache is replaced
-            learned.merge(PatternCache.load(path))
-    learned.save(path)
 
 
 def write_recipe(

@@ -11,13 +11,13 @@ from typing import Any
 
 from inlay.errors import INTERRUPTED, UNPROVEN
 from inlay.files import replacing
+from inlay.installed import __version__
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
 from inlay.run.facts import PrecisionChoice
 from inlay.run.robustness import Robustness
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome, shown_latency, shown_ratio, shown_sqnr, together
-from inlay.version import __version__
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from functools import partial
 
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
-from inlay.regions.evolve import Evolve
 from inlay.run.evaluate import Evaluator
-from inlay.run.patterns import RunPatterns
+from inlay.run.joined import JoinedStrategy
 from inlay.search.bars import Barred
 from inlay.search.base import Chain, LazyStrategy, Strategy
 from inlay.search.baselines import FLOAT, Anchors, anchor_units
@@ -19,9 +18,6 @@ from inlay.search.guided import Guided
 from inlay.search.refine import Refine
 from inlay.space.units import STATIC
 from inlay.types import Placement
-
-_EVOLUTION_STREAM = 3
-"""Tells the random stream of evolution from others of the same seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,25 +27,17 @@ class Strategies:
     Attributes:
         anchors: the first of them; their trials are reported by name.
         guided: the cost-model strategy; also searches again where the winner fails on unseen samples.
-        evolve: region-pattern evolution, made when its turn comes.
         chain: all that the run uses, one after the other.
     """
 
     anchors: Anchors
     guided: Guided
-    evolve: LazyStrategy
     chain: Strategy
 
     @property
     def barred(self) -> tuple[Barred, ...]:
         """What the runtime refused or computed wrong, as far as it was found out."""
         return tuple(self.guided.surrogate.bars.found)
-
-    @property
-    def evolution(self) -> Evolve | None:
-        """Region-pattern evolution, or None where its turn did not come."""
-        made = self.evolve.strategy
-        return made if isinstance(made, Evolve) else None
 
 
 def compose(
@@ -59,36 +47,29 @@ def compose(
     evaluator: Evaluator,
     anchors: Anchors,
     guided: Guided,
-    patterns: RunPatterns,
+    joined: Mapping[str, JoinedStrategy],
 ) -> Strategies:
-    """The strategies for a prepared model: ``anchors``, then by default ``guided``, then evolution of what it found.
+    """The strategies for a prepared model: ``anchors``, then by default ``guided``, then those that joined.
 
     Where there are no times of kernels, ``refine`` follows ``guided``, which knows only what a table says.
     """
 
-    def make_evolve() -> Evolve:
-        return Evolve(
-            patterns.space,
-            base=evaluator.incumbent.placement or Placement(),
-            config=patterns.config,
-            rng=np.random.default_rng([config.seed, _EVOLUTION_STREAM]),
-            cache=patterns.cache,
-            seeds=[placement for _, placement in imported.placements],
-            rewrites=guided.rewrites,
-        )
+    def begun(joining: JoinedStrategy) -> Strategy:
+        given = [placement for _, placement in imported.placements]
+        return joining.strategy(evaluator.incumbent.placement or Placement(), given, guided.rewrites)
 
     low_precision = {
         name: frozenset(units)
         for name, units in anchor_units(prepared.graph, prepared.units).items()
         if name != FLOAT and all(precision == STATIC for precision in units.values())
     }
-    evolve = LazyStrategy("evolve", make_evolve)
+    further = {name: LazyStrategy(name, partial(begun, each)) for name, each in joined.items()}
     refine = Refine(prepared.selectable, prepared.label, anchors.trials, low_precision)
     after_anchors: dict[str, list[Strategy]] = {
-        "auto": [guided, *(() if evaluator.times_kernels else (refine,)), evolve],
+        **{name: [each] for name, each in further.items()},
+        "auto": [guided, *(() if evaluator.times_kernels else (refine,)), *further.values()],
         "guided": [guided],
-        "evolve": [evolve],
         "refine": [refine],
         "anchors": [],
     }
-    return Strategies(anchors, guided, evolve, Chain([anchors, *after_anchors[config.strategy]]))
+    return Strategies(anchors, guided, Chain([anchors, *after_anchors[config.strategy]]))

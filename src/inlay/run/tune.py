@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,14 +32,14 @@ from inlay.run.evaluate import Evaluator
 from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of, given_alone
 from inlay.run.inputs import TuneRequest
+from inlay.run.joined import JoinedStrategy, joined_strategies
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outcome.assemble import assemble, one_story
 from inlay.run.outcome.cuts import cuts
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.memory import measure_memory
 from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, notes_for
-from inlay.run.outputs import save_patterns, write_recipe
-from inlay.run.patterns import RunPatterns
+from inlay.run.outputs import write_recipe
 from inlay.run.plan import QUICK_CONTENDERS, efforts
 from inlay.run.preparation import Calibrated, make_ready
 from inlay.run.progress import Progress
@@ -133,7 +134,7 @@ class _SearchSetup:
     budget: Budget
     time: SearchTime
     guided: GuidedSetup
-    patterns: RunPatterns
+    joined: Mapping[str, JoinedStrategy]
     strategies: Strategies
 
 
@@ -176,12 +177,12 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
         recruit=session.lab.recruit,
     )
     prepared, imported = model.prepared, model.imported
-    patterns = RunPatterns(prepared, config)
-    given_placements = (*imported.placements, *patterns.anchors(session.stage))
+    joined = {name: kind(prepared, config) for name, kind in joined_strategies().items()}
+    given_placements = (*imported.placements, *(a for each in joined.values() for a in each.anchors(session.stage)))
     anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements, budget.spare, budget.hurries)
     strategy = guided.strategy(anchors, budget.hurried)
     anchors.expect(strategy.surrogate.expected_anchors)
-    strategies = compose(prepared, imported, config, evaluator, anchors, strategy, patterns)
+    strategies = compose(prepared, imported, config, evaluator, anchors, strategy, joined)
     return _SearchSetup(
         feed=feed,
         ahead=ahead,
@@ -190,7 +191,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
         budget=budget,
         time=time,
         guided=guided,
-        patterns=patterns,
+        joined=joined,
         strategies=strategies,
     )
 
@@ -211,8 +212,8 @@ def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _Searc
     except KeyboardInterrupt:
         stopped, interrupted = "interrupted", True
     builds = session.worker.builds
-    learned = search.patterns.learned(evaluator.judged, search.strategies.evolution)
-    save_patterns(session.inputs.out / "pattern_cache.yaml", learned)
+    for each in search.joined.values():
+        each.leave(session.inputs.out, evaluator.judged)
     search.guided.save_costs(search.strategies.guided)
     return _SearchEnd(stopped, interrupted, builds)
 
@@ -318,7 +319,7 @@ def _result(
         verified=inputs.parts.verified,
         interrupted=ended.interrupted,
         cuts=(*_cuts(session, search, confirmed), *([lost.cut] if lost.cut else [])),
-        patterns=search.patterns.coverage,
+        joined=[note for each in search.joined.values() for note in each.notes(trials)],
         frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
         elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint.named_facts),
@@ -333,7 +334,7 @@ def _result(
         **({} if worker.deterministic else {"overhead": overhead}),
         **guided_report(search.strategies.guided),
         **({"imported": model.imported.as_json()} if model.imported.placements else {}),
-        **({} if search.patterns.coverage is None else {"patterns": asdict(search.patterns.coverage)}),
+        **{key: value for each in search.joined.values() for key, value in each.facts().items()},
     }
     return assemble(
         inputs,
@@ -383,6 +384,7 @@ def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, c
         {"delivered": "" if placement is None else key(placement), "float": key(Placement())},
         {name: key(trial.proposal.placement) for name, trial in search.strategies.anchors.trials.items()},
         [] if unseen is None else [(unseen.number(i), db) for i, db in enumerate(confirmed.each_db)],
+        {key: nodes for each in search.joined.values() for key, nodes in each.regions().items()},
     )
     session.journal.record_fact(EVIDENCE, evidence)
 

@@ -1,10 +1,10 @@
 """The seam to runtimes: what a target is, and the targets that come with Inlay.
 
-May import ``tosa``, ``quant``, ``space`` and ``model``; a target imports its runtime, and nothing else in Inlay names
+May import ``quant``, ``space`` and ``model``; a target imports its runtime, and nothing else in Inlay names
 it. Offers :mod:`base` (the protocols ``Target`` and ``Executable``, and ``Capabilities``), :mod:`conditions` (what
 rules of some targets ask), :mod:`attribution` (a runtime's layers by their names), :mod:`registry` (targets by name,
 from entry points), and one module or folder per target: :mod:`null` (known costs, no clock), ``onnxruntime``,
-``ethos_u``, ``openvino``, ``tensorrt``, ``command`` (any program). :mod:`process` and :mod:`model_file` serve those
+``openvino``, ``tensorrt``, ``command`` (any program). :mod:`process` and :mod:`model_file` serve those
 that run another program, and ``passes`` holds float rewrites of several.
 """
 
@@ -13,7 +13,6 @@ __all__ = [
     "base",
     "command",
     "conditions",
-    "ethos_u",
     "machine",
     "model_file",
     "null",

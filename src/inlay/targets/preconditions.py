@@ -2,7 +2,8 @@
 
 A target states its own as a table (``preconditions()``), in the order in which they are looked at. The rows here follow
 from any table of rules: what has no Q/DQ cannot run in low precision. Whether a row is the reason at a very node is
-not taken on trust: :mod:`inlay.explain` mends the node alone, and looks whether the runtime then runs it on integers.
+not taken on trust: :mod:`inlay.explanation` mends the node alone, and looks whether the runtime then runs it on
+integers.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 from inlay.errors import InlayError, TargetError, UsageError
+from inlay.installed import TARGETS, joined
 from inlay.targets.base import (
     HasHeading,
     OptionValue,
@@ -29,20 +29,13 @@ if TYPE_CHECKING:
     from inlay.quant.rewrite import Rewrite
 
 
-GROUP = "inlay.targets"
 DEFAULT_TARGET = "ort-cpu"
 """What models are tuned for where nothing else is asked for: its runtime is a dependency of Inlay."""
 
 
 def available() -> Mapping[str, EntryPoint]:
     """Every target's entry point by name, sorted."""
-    return _installed(tuple(sys.path))
-
-
-@lru_cache(maxsize=1)
-def _installed(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Every target on the import path; reading the metadata of all packages takes tens of milliseconds."""
-    return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
+    return joined(TARGETS)
 
 
 @contextlib.contextmanager
@@ -172,6 +165,15 @@ def describe(
     spec = TargetSpec(name, {**(base or {}), **options})
     _require(spec)
     return spec
+
+
+def target_of(
+    target: str | TargetSpec, given: Sequence[str] | Mapping[str, OptionValue], threads: int | None = None
+) -> TargetSpec:
+    """One target with its options. Raises UsageError."""
+    if isinstance(target, str):
+        return describe(target, given, threads)
+    return describe(target.name, given, base=target.options) if given else target
 
 
 def _require(spec: TargetSpec) -> None:

@@ -4,8 +4,9 @@
 (``ir``, ``integer_graph``, and one of ``rules`` per operator family), partitions (``partition``), and their
 flatbuffers (``layout``, ``serialize``) or ONNX models for the host (``host``). ``command`` writes them to disk
 (``sidefile``). ``oracle`` computes integer operators in numpy, ``reference`` runs a lowered model there or on the TOSA
-reference model. A reader who does not deploy on NPUs may skip the room. It imports ``quant``, ``model`` and what lies
-below them; the packages of the extra ``arm`` only through ``extras``, when they are first needed.
+reference model; ``ethos_u`` are the targets that compile it. A wing, which a reader who does not deploy on NPUs may
+skip: the targets and ``inlay lower`` are entry points. The packages of the extra ``arm`` are imported only through
+``extras``, when they are first needed.
 """
 
-__all__ = ["command", "ir", "layout", "lowering", "oracle", "reference", "rules", "sidefile"]
+__all__ = ["command", "ethos_u", "ir", "layout", "lowering", "oracle", "reference", "rules", "sidefile"]

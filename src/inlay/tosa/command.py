@@ -1,4 +1,4 @@
-"""``inlay lower MODEL -o OUT.tosa`` as a function."""
+"""``inlay lower MODEL -o OUT.tosa``, and the same as a function."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import onnx
 import onnx_ir as ir
 
+from inlay.cli.answer import JSON, answer
+from inlay.cli.options import options_of
 from inlay.data import bound, files_of, input_specs, read_samples
 from inlay.errors import ModelError, UsageError
 from inlay.files import refuse_overwriting
@@ -19,8 +21,11 @@ from inlay.model.load import load
 from inlay.model.onnx_library import check
 from inlay.model.serialize import to_proto
 from inlay.model.user_code import user_function
+from inlay.prepare.declare import Option
+from inlay.prepare.options import BIND, parse_bind
 from inlay.quant.extract import without_rewrites
 from inlay.quant.rewrite import Rewrite
+from inlay.targets.registry import known_rewrites
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.measured_ranges import MeasuredRanges, with_measured_ranges
 from inlay.tosa.sidefile import side_of, write
@@ -130,3 +135,27 @@ def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:
             if axis > 0 and not known and value.name not in constants and dim.dim_param not in bind:
                 hint = f"give --bind {dim.dim_param}=N" if dim.dim_param else "give it a size in the model"
                 raise UsageError(f"input {value.name} has the dynamic dimension {dim.dim_param or axis}: {hint}")
+
+
+@options_of()
+def lower_model(
+    *,
+    model: Annotated[
+        Path, Option("A Q/DQ model.", metavar="QDQ_MODEL", type=Path, positional=True, show_default=False)
+    ],
+    out: Annotated[Path, Option("The TOSA flatbuffer.", flags=("--out", "-o"), metavar="OUT.tosa", type=Path)],
+    profile: Annotated[str, Option("INT, or INT+FP.")] = "INT",
+    data: Annotated[
+        str | None,
+        Option(
+            "Samples, to measure ranges that no Q/DQ nodes define: .npz, .npy, .jsonl, a folder, or module:function.",
+            metavar="SOURCE",
+            show_default=False,
+        ),
+    ] = None,
+    bind: Annotated[Sequence[str], BIND] = (),
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
+    done = lower_file(model, out, profile, parse_bind(bind), known_rewrites(), data)
+    answer(as_json, done, done.lines)

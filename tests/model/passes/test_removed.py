@@ -11,8 +11,8 @@ from onnx import helper
 
 from inlay.errors import RunFailed
 from inlay.model.load import load
+from inlay.patterns.search_space import find_search_space
 from inlay.prepare.model import prepare
-from inlay.regions.search_space import find_search_space
 from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, create
 from inlay.testing import Builder, random_feed

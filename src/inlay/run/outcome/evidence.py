@@ -15,17 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from inlay.installed import __version__
 from inlay.measure.journal import Fact
 from inlay.model.graph import Graph
 from inlay.prepare.model import PreparedModel
 from inlay.quant.sensitivity import Sensitivity
-from inlay.regions.config import Config
-from inlay.regions.tree import RegionType, find_regions
 from inlay.search.cost_model import CostModel
 from inlay.space.units import STATIC, Unit
 from inlay.trial import decibels
 from inlay.types import GRAPH_OUTPUT, Placement, Port
-from inlay.version import __version__
 
 FLOAT = "float"
 """Precision of a unit of which nothing is quantized."""
@@ -43,7 +41,7 @@ class NodeFacts:
         reads: values that it reads, constants excluded.
         quantized: those of them that it reads through a Q/DQ pair in the delivered model.
         writes: values that it computes.
-        region: id of the leaf region that it belongs to.
+        region: id of the leaf region that it belongs to; -1 where no regions are known.
     """
 
     name: str
@@ -91,7 +89,7 @@ class Evidence:
 
     Attributes:
         nodes: of the normalized model, in topological order.
-        regions: of the region tree.
+        regions: of the region tree; none where region patterns are not installed.
         units: in topological order.
         inputs, outputs: of the model.
         delivered: key of the delivered candidate in the journal; empty for a file that was given.
@@ -138,6 +136,7 @@ def evidence_of(
     keys: Mapping[str, str],
     anchors: Mapping[str, str],
     samples: Sequence[tuple[int, float]],
+    regions: Mapping[tuple[int, int], Sequence[str]],
 ) -> Evidence:
     """The evidence of a run.
 
@@ -149,9 +148,10 @@ def evidence_of(
         keys: of the ``delivered`` and the ``float`` model in the journal.
         anchors: keys of the anchors by name.
         samples: as in :class:`Evidence`.
+        regions: the nodes of each region, by its id and its parent's (-1 for none); parents first.
     """
     graph, placement = prepared.graph, placement or Placement()
-    tree = find_regions(graph, prepared.units, prepared.rules, Config())
+    innermost = {node: id for (id, _), nodes in regions.items() for node in nodes}
     gains = _gains(costs)
     return Evidence(
         nodes=tuple(
@@ -161,14 +161,13 @@ def evidence_of(
                 _activations(graph, (*n.inputs, *n.captured)),
                 _activations(graph, (v for p, v in n.input_ports() if p in placement)),
                 tuple(v for v in n.outputs if v),
-                tree.leaf_of[n.name].id,
+                innermost.get(n.name, -1),
             )
             for n in graph.nodes
         ),
         regions=tuple(
-            RegionFacts(r.id, -1 if r.parent is None else r.parent, _label([graph.node(n).op_type for n in r.nodes]))
-            for r in tree.regions
-            if r.type is not RegionType.ROOT
+            RegionFacts(id, parent, _label([graph.node(n).op_type for n in nodes]))
+            for (id, parent), nodes in regions.items()
         ),
         units=tuple(
             UnitFacts(

@@ -14,9 +14,7 @@ from inlay.model.normalize import PassReport
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound
 from inlay.quant.rewrite import Rewrite
-from inlay.regions.known import Coverage
 from inlay.run.confirm.delivered import Confirmed
-from inlay.run.patterns import PATTERN_CACHE
 from inlay.run.result import Best
 from inlay.run.stress import Losses
 from inlay.search.bars import Barred
@@ -56,14 +54,14 @@ def notes_for(
     losses: Losses,
     bound: Bound,
     own_precision: str = "",
-    patterns: Coverage | None = None,
+    joined: Sequence[str] = (),
     frozen: str = "",
     elsewhere: str = "",
     random: str = "",
     not_timed: Sequence[str] = (),
     unsearched: str = "",
 ) -> tuple[str, ...]:
-    """Everything that people should know about a result, most important first."""
+    """Everything that people should know about a result, most important first; ``joined`` are of joined strategies."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
     own = [own_precision] if own_precision else []
     own += [f"NOT DECIDED: {confirmed.undecided}"] if confirmed.undecided else []
@@ -94,7 +92,7 @@ def notes_for(
         ),
         *(f"normalization left out '{r.name}': {r.rolled_back}" for r in reports if r.rolled_back),
         *_import_notes(imported),
-        *_pattern_notes(patterns, anchors),
+        *joined,
     )
 
 
@@ -125,16 +123,6 @@ def _stress_notes(losses: Losses, bound: Bound, best: Best) -> Iterator[str]:
         yield f"{least:g} dB holds on your samples, but not on variations of them: {', '.join(broken)}"
     else:
         yield f"varied samples: {loss}"
-
-
-def _pattern_notes(coverage: Coverage | None, anchors: Mapping[str, Trial]) -> Iterator[str]:
-    if coverage is None:
-        return
-    trial = anchors.get(PATTERN_CACHE)
-    outcome = None if trial is None else trial.outcome
-    told = shown_ratio(outcome.latency.speedup) if isinstance(outcome, Measured) else ""
-    gain = f"; their best schemes together, measured first, gave {told}" if told else ""
-    yield f"pattern cache: {coverage}{gain}"
 
 
 def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial], imported: ImportedQDQ) -> Iterator[str]:

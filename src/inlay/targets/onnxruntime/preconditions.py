@@ -1,6 +1,6 @@
 """What ONNX Runtime's QDQ selectors ask for before they fuse ``DQ -> op -> Q`` into an integer kernel, as a table.
 
-Each row is proven by a model with that fault alone, and one without it, in ``tests/explain/test_preconditions.py``.
+Each row is proven by a model with that fault alone, and one without it, in ``tests/explanation/test_preconditions.py``.
 A float weight or bias of Conv is no fault: the runtime quantizes it by itself.
 """
 

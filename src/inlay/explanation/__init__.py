@@ -1,0 +1,22 @@
+"""Why each operator of a model runs in the precision in which it does, what misplaced Q/DQ nodes cost, the repair.
+
+A wing: ``api`` and ``command`` are ``inlay explain``, which is an entry point.
+"""
+
+__all__ = [
+    "api",
+    "bound",
+    "changes",
+    "command",
+    "exact",
+    "executed",
+    "experiments",
+    "explain",
+    "explanation",
+    "faults",
+    "losses",
+    "policy",
+    "removal",
+    "repair",
+    "waste",
+]

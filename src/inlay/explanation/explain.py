@@ -1,0 +1,253 @@
+"""Explain a model on a target: what ran, why not on integers, what conversions cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from inlay.data import Samples, save_feed
+from inlay.deadline import Deadline
+from inlay.errors import ModelError, TargetError, UsageError
+from inlay.explanation import policy
+from inlay.explanation.bound import Bounded, bound
+from inlay.explanation.executed import Executed, executed, operators_of
+from inlay.explanation.experiments import Laboratory, Proven, does_run, prove
+from inlay.explanation.explanation import Explanation, Operator, Reason
+from inlay.explanation.faults import Suspect, misread, suspects
+from inlay.explanation.losses import Losses, losses, too_late
+from inlay.explanation.removal import timed
+from inlay.explanation.waste import wasted
+from inlay.files import scratch
+from inlay.measure.client import Worker
+from inlay.model.graph import build_graph
+from inlay.model.held import changed_since, held
+from inlay.model.load import ModelFile
+from inlay.model.passes.constants import with_constants
+from inlay.model.passes.names import fix_names
+from inlay.model.reference import ConstantEvaluator
+from inlay.model.store import WeightStore, externalize_weights
+from inlay.prepare.candidate_writer import PLACED
+from inlay.prepare.strip_qdq import holds_quantized, parts_of
+from inlay.quant.plain.form import write_plain
+from inlay.space.rules import Rules
+from inlay.targets.base import Artifact, Capabilities, TargetSpec
+from inlay.targets.preconditions import preconditions_of
+from inlay.targets.registry import create, known_operators
+from inlay.trial import counted
+
+Stage = Callable[[str], None]
+"""Hears what is done next."""
+
+
+def explain(
+    file: ModelFile, spec: TargetSpec, samples: Samples, deadline: Deadline, stage: Stage = lambda text: None
+) -> Explanation:
+    """Say why each operator of ``file`` ran as it did.
+
+    Args:
+        file: a float or Q/DQ model of any origin.
+        spec: the target.
+        samples: the first one is what is timed.
+        deadline: no further experiment is begun after it.
+        stage: hears what is done next.
+
+    Raises:
+        UsageError: the target gives no profiles.
+        ModelError: the model does not run, for no reason that is known.
+    """
+    target = create(spec)
+    rules, rows = target.rules(), preconditions_of(target)
+    with scratch() as folder, Worker(spec, folder) as worker:
+        file = held(file, folder / "held")
+        if "profile" in worker.lacks:
+            raise UsageError(f"target {spec.name} reports no kernel times, which an explanation needs")
+        feed = folder / "feed.npz"
+        save_feed(feed, samples.feeds[0])
+        quantized = holds_quantized(file)
+        given, _ = fix_names(file.model.clone())
+        plain, operators = given.clone(), known_operators()
+        if quantized:
+            write_plain(plain, operators)
+            plain = with_constants(plain, ConstantEvaluator(folder))
+        inside = parts_of(given, folder).model if quantized else given
+        stage("profile the model as it is")
+        found = suspects(plain.graph, build_graph(inside), rules, rows)
+        laboratory = Laboratory(worker, plain, (rules, rows), found, folder / "experiments", feed)
+        runs = _as_given(worker, given, rules, folder / "given", feed)
+        failed = ""
+        if isinstance(runs, TargetError):
+            why = ModelError(f"{file.path} does not run on {spec.name}: {runs}")
+            code, mends = does_run(laboratory, list(found.values()), why)
+            failed = f"{code} at {counted(len(mends), 'operator')}: {runs}"
+            ran, graph = laboratory.profile(mends, policy.PROFILE_LEAST)
+            runs = _Runs(graph, ran, float(ran.total_ns))
+            broken = {n: Proven(tuple(faults), "together") for n, faults in mends.items()}
+        else:
+            broken = {}
+        stage("prove the reasons")
+        real = quantized and samples.kind != "random"
+        proving = (
+            deadline.earlier(policy.LOSS_SHARE * deadline.left) if real and math.isfinite(deadline.at) else deadline
+        )
+        proven, mended = _prove(laboratory, runs, found, proving) if quantized else ({}, None)
+        proven = {**proven, **broken}
+        rounding = Losses(None, problem=too_late("sources of rounding") if real else "")
+        if real and deadline.left:
+            stage("find the values that lose the accuracy")
+            rounding = losses(file, Capabilities.of(target), samples, worker, folder / "losses", deadline)
+        at_most = Bounded(None, {})
+        if not quantized:
+            stage("find out what INT8 could bring")
+            capabilities = Capabilities.of(target)
+            at_most = bound(file, capabilities, samples, worker, folder / "bound", feed, runs.factor)
+        waste = wasted(runs.model.graph, runs.executed)
+        if quantized and not failed:
+            waste = timed(waste, worker, given, folder / "removals", feed, deadline)
+        listed = _operators(runs, found, proven, mended, rules)
+        listed = tuple(replace(o, gain_ms=at_most.gains.get(o.name, o.gain_ms)) for o in listed)
+        return Explanation(
+            model=str(file.path),
+            target=spec.name,
+            quantized=quantized,
+            latency_ms=runs.latency_ns / 1e6,
+            kernels_ms=runs.executed.total_ns / 1e6,
+            operators=listed,
+            waste=waste,
+            failed=failed,
+            mended_ms=None if mended is None else mended.total_ns / 1e6,
+            sqnr_db=rounding.sqnr_db,
+            judged=rounding.judged,
+            losses=rounding.sources,
+            together=rounding.together,
+            bound=at_most.bound,
+            notes=(
+                *misread(plain.graph, rules, rows, runs.executed),
+                *file.notes,
+                *filter(None, [changed_since(file)]),
+                *_notes(samples, runs.executed),
+                *filter(None, [rounding.problem, at_most.problem]),
+            ),
+            facts=worker.fingerprint.facts,
+            chosen=quantized and PLACED in file.model.metadata_props,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """A model with its profile, its latency in nanoseconds, and the factor that its profile was scaled by."""
+
+    model: ir.Model
+    executed: Executed
+    latency_ns: float
+    factor: float = 1.0
+
+
+def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path) -> _Runs | TargetError:
+    folder.mkdir()
+    path = folder / "given.onnx"
+    onnx.save_model(externalize_weights(model, WeightStore(folder)), path)
+    artifact = Artifact(path.resolve(), "given")
+    try:
+        slot = 0 if worker.deterministic else policy.TIMED_SLOT_NS
+        latency = 0.0
+        if "latency" not in worker.lacks:
+            latency = worker.time([artifact], feed, policy.TIMED_BLOCKS, slot, 0).models[0].median_ns
+        repeats = int(np.clip(policy.PROFILE_S * 1e9 / max(latency, 1e3), policy.PROFILE_LEAST, policy.PROFILE_MOST))
+        kernels = worker.profile(artifact, feed, repeats)
+    except TargetError as error:
+        return error
+    finally:
+        worker.drop(artifact)
+    found = executed(kernels, model.graph, rules)
+    if latency:  # profiling costs time of its own: prices are shares of what an inference takes without it
+        found = found.scaled(min(1.0, latency / max(found.total_ns, 1.0)))
+    return _Runs(model, found, latency, found.total_ns / max(sum(k.ns for k in kernels), 1.0))
+
+
+def _prove(
+    laboratory: Laboratory, runs: _Runs, found: Mapping[str, Suspect], deadline: Deadline
+) -> tuple[dict[str, Proven], Executed | None]:
+    """Experiments on what ran in float, the most expensive first; and the profile with everything mended."""
+    ran = runs.executed.operators
+    tried = [
+        suspect
+        for name, suspect in found.items()
+        if name in ran and ran[name].precision == "float" and any(f.row.mend for f in suspect.faults)
+    ]
+    if not tried:
+        return {}, None
+    tried.sort(key=lambda s: -ran[s.name].ns)
+    if not deadline.left:
+        return {}, None
+    everything = {s.name: s.faults for s in tried}
+    try:
+        together = laboratory.profile(everything, policy.PROFILE_LEAST)[0].scaled(runs.factor)
+    except TargetError:
+        together = None
+
+    def more() -> bool:
+        return deadline.left > 0 and laboratory.builds < policy.MOST_EXPERIMENTS
+
+    return prove(laboratory, tried, together, more), together
+
+
+def _operators(
+    runs: _Runs,
+    found: Mapping[str, Suspect],
+    proven: Mapping[str, Proven],
+    mended: Executed | None,
+    rules: Rules,
+) -> tuple[Operator, ...]:
+    listed = []
+    total = max(runs.executed.total_ns, 1.0)
+    for node in operators_of(runs.model.graph):
+        name = str(node.name)
+        ran, rule, suspect = runs.executed.operators.get(name), rules.ops.get(node.op_type), found.get(name)
+        product = rule is not None and rule.weight is not None
+        if ran is None:
+            listed.append(Operator(name, node.op_type, "folded", "", 0.0, False))
+            continue
+        heavy = (product and ran.precision != "other") or ran.ns >= policy.HEAVY_SHARE * total
+        made = Operator(name, node.op_type, ran.precision, ran.kernel, ran.ns / 1e6, heavy)
+        if suspect is not None and (ran.precision == "float" or name in proven):
+            gain = None
+            if mended is not None and mended.is_low(name):
+                gain = (ran.ns - mended.operators[name].ns) / 1e6
+            made = replace(made, reasons=_reasons(suspect, proven.get(name)), gain_ms=gain)
+        listed.append(made)
+    return tuple(listed)
+
+
+def _reasons(suspect: Suspect, proven: Proven | None) -> tuple[Reason, ...]:
+    if suspect.unsupported:
+        return (Reason("unsupported", suspect.unsupported, "keep it, and what only it reads, in float", "table"),)
+    faults = suspect.faults if proven is None else proven.faults
+    if not faults:
+        return (Reason("unknown", "every known precondition holds", "", "predicted"),)
+    return tuple(
+        Reason(
+            f.row.name,
+            f.text,
+            f.advice,
+            "table" if f.row.mend is None else "predicted" if proven is None else proven.proof,
+        )
+        for f in faults
+    )
+
+
+def _notes(samples: Samples, ran: Executed) -> tuple[str, ...]:
+    notes: Sequence[str] = ()
+    if samples.kind == "random":
+        notes = (*notes, "no samples were given: times are for random inputs, and nothing is known about accuracy")
+    if ran.unknown_ns > policy.HEAVY_SHARE * ran.total_ns:
+        notes = (
+            *notes,
+            f"{ran.unknown_ns / ran.total_ns:.0%} of the time is spent in kernels whose origin is not known",
+        )
+    return tuple(notes)

@@ -1,0 +1,215 @@
+"""Repair a Q/DQ model: a search from its own placement and qparams; its result counts where it beats the given file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inlay.data import Samples, evenly_spaced, save_feed, workload_of
+from inlay.errors import InlayError, ModelError, TargetError, UsageError
+from inlay.explanation import policy
+from inlay.explanation.exact import exact_form
+from inlay.explanation.explanation import Repair
+from inlay.files import scratch
+from inlay.measure.client import Worker
+from inlay.model.held import held
+from inlay.model.load import ModelFile, load
+from inlay.model.reference import Session
+from inlay.model.store import WeightStore, externalize_weights
+from inlay.prepare.candidate_writer import deliver
+from inlay.prepare.config import TuneConfig
+from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
+from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.run.compare import compare
+from inlay.run.inputs import TuneRequest
+from inlay.run.outputs import publish
+from inlay.run.progress import Progress
+from inlay.run.select import select, wish
+from inlay.run.tune import tune
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.preconditions import preconditions_of
+from inlay.targets.registry import create
+from inlay.trial import Accuracy, Interval, shown_ratio, shown_sqnr
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Subject:
+    """What a repair works with: the given file, the float model in it, and its accuracy against that.
+
+    ``form`` is the given model in its exact form, where that is another; a search starts from it.
+    """
+
+    given: ModelFile
+    inner: ModelFile
+    form: Path
+    samples: Samples
+    judge: Judge
+    feeds: Sequence[Path]
+    accuracy: Accuracy
+    runs: bool
+
+
+def refuse(file: ModelFile, out: Path) -> None:
+    """Raise UsageError where there is nothing to repair, or no folder to write to."""
+    if not holds_quantized(file):
+        raise UsageError(f"--repair {out}: {file.path} holds no Q/DQ nodes; inlay tune sets them")
+    if not out.parent.is_dir():
+        raise UsageError(f"--repair {out}: there is no folder {out.parent}")
+
+
+def repair(
+    file: ModelFile,
+    out: Path,
+    spec: TargetSpec,
+    samples: Samples,
+    budget_s: float | None,
+    seed: int,
+    progress: Progress,
+) -> tuple[Repair, ModelFile | None]:
+    """Look for a placement that is faster than the given one and at least as accurate; write it to ``out``.
+
+    Values that the given model quantizes keep its scales and zero points, in the target's type of activations; what it
+    does not quantize gets them from ``samples``.
+
+    Args:
+        file: a Q/DQ model.
+        out: the file to write.
+        spec: the target.
+        samples: judge the accuracy, against the model without its Q/DQ nodes.
+        budget_s: seconds of the search.
+        seed: of every random choice.
+        progress: hears what happens.
+
+    Returns:
+        What came of it, and the written model, if any.
+
+    Raises:
+        ModelError: its Q/DQ nodes cannot be taken out.
+    """
+    with scratch() as work, Worker(spec, work) as worker:
+        file = held(file, work / "held")
+        subject = _subject(file, spec, samples, worker, work)
+        given_db, margin = subject.accuracy.sqnr_db, subject.accuracy.margin_db
+        judged = len(subject.samples)
+        config = TuneConfig(
+            target=spec,
+            bound=Bound(min_sqnr_db=given_db - margin),
+            budget_s=budget_s,
+            seed=seed,
+            qdq_baseline=subject.form,
+            keep_qparams=True,
+            cost_db=False,
+        )
+        done = tune(
+            TuneRequest(file=subject.inner, out=work / "search", samples=samples, config=config, progress=progress)
+        )
+        progress.stage("compare the repaired model with the given one")
+        best: tuple[Interval | None, float, Path] | None = None
+        problem = "no model at least as accurate was measured"
+        for path, is_last in _candidates(subject, done.best.origin, work / "search"):
+            if best is not None and is_last:
+                break
+            made = load(path)
+            accuracy = subject.judge.judge(worker.run(Artifact(path.resolve(), made.sha256), subject.feeds))
+            if accuracy.sqnr_db < given_db - policy.SAME_DB:
+                problem = f"the fastest has {shown_sqnr(accuracy.sqnr_db)}, the given model {shown_sqnr(given_db)}"
+                continue
+            gain = _gain(subject, made, spec, seed, 1 if worker.deterministic else policy.REPAIR_PROCESSES)
+            if gain is not None and not gain.shows_gain():
+                problem = f"the fastest at its accuracy is not shown to gain: {shown_ratio(gain)}"
+            elif best is None or best[0] is None or (gain is not None and gain.value > best[0].value):
+                best = gain, accuracy.sqnr_db, path
+        if best is not None:
+            publish(best[2], out)
+            written = load(out)
+            return Repair(
+                path=str(out),
+                written=True,
+                speedup=best[0],
+                given_db=given_db,
+                repaired_db=best[1],
+                judged=judged,
+                sha256=written.sha256,
+            ), written
+    return Repair(
+        path=str(out),
+        written=False,
+        speedup=None,
+        given_db=given_db,
+        repaired_db=None,
+        judged=judged,
+        sha256="",
+        problem=problem,
+    ), None
+
+
+def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker, work: Path) -> _Subject:
+    """The float model in ``file``, and how far ``file`` is from it."""
+    apart = strip_qdq(file, samples.feeds, work)
+    assert apart is not None
+    if apart.opaque:
+        raise ModelError(f"{file.path} cannot be repaired: {apart.opaque}")
+    store = WeightStore(work)
+    path = work / "float.onnx"
+    deliver(externalize_weights(apart.model, store), store, path)
+    inner = load(path)
+    some = samples.part(evenly_spaced([*range(len(samples))], min(len(samples), policy.REPAIR_SAMPLES)))
+    feeds = []
+    for number, feed in enumerate(some.feeds):
+        feeds.append(work / f"sample-{number}.npz")
+        save_feed(feeds[-1], feed)
+    judge = Judge(worker.run(Artifact(path.resolve(), inner.sha256), feeds), some, Bound())
+    runs, outputs = True, list[Outputs]()
+    try:
+        outputs += worker.run(Artifact(file.content.resolve(), file.sha256), feeds)
+    except TargetError:  # then by the numbers that it states
+        runs = False
+        session = Session(externalize_weights(file.model, store), store, fuse_qdq=False)
+        outputs += [session.run(feed) for feed in some.feeds]
+    target, form = create(spec), file.content
+    better = exact_form(file.model, target.rules(), preconditions_of(target))
+    if better is not None:
+        form = work / "form.onnx"
+        deliver(externalize_weights(better, store), store, form)
+    return _Subject(
+        given=file,
+        inner=inner,
+        form=form,
+        samples=some,
+        judge=judge,
+        feeds=feeds,
+        accuracy=judge.judge(outputs),
+        runs=runs,
+    )
+
+
+def _candidates(subject: _Subject, origin: str, folder: Path) -> Iterator[tuple[Path, bool]]:
+    """Models that may be the repaired one, and whether each is only of interest where nothing before it will do.
+
+    The model that the search delivered and the exact form of the given one; then the fastest measured ones that were as
+    accurate.
+    """
+    if not origin.startswith("qdq-baseline: "):
+        yield folder / "model.onnx", False
+    if subject.form != subject.given.content:
+        yield subject.form, False
+    for number in range(policy.REPAIR_RETREATS):
+        path, least_db = folder.with_name(f"selected-{number}.onnx"), subject.accuracy.sqnr_db
+        try:
+            select(folder, path, wish(least_db + number * policy.RETREAT_DB, None, None, "latency", False))
+        except InlayError:
+            return
+        yield path, True
+
+
+def _gain(subject: _Subject, made: ModelFile, spec: TargetSpec, seed: int, processes: int) -> Interval | None:
+    """Speed-up over the given model, paired in fresh processes; None where that does not run."""
+    if not subject.runs:
+        return None
+    rng = np.random.default_rng(seed)
+    workload = workload_of(subject.samples.feeds, ())
+    rows = compare([subject.given, made], spec, workload, policy.REPAIR_BLOCKS, processes, rng)
+    return rows[1].speedup

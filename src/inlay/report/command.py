@@ -1,0 +1,26 @@
+"""``inlay report`` and ``inlay export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from inlay.cli.answer import JSON, answer
+from inlay.cli.options import options_of
+from inlay.report import api
+
+
+@options_of(api.write_report)
+def report(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
+    """Write OUT/report.html again: the run on one page, for a browser."""
+    _written(as_json, api.write_report(**options))
+
+
+@options_of(api.export)
+def export(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
+    """Write what a run found for other tools: lists for quantizers, metadata for viewers, trials for tables."""
+    _written(as_json, api.export(**options))
+
+
+def _written(as_json: bool, path: Path) -> None:
+    answer(as_json, {"path": path}, lambda: [f"Wrote {path}."])
