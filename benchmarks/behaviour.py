@@ -1,6 +1,6 @@
 """What must not change while the code is rearranged: a record of what commands accept and write, and its comparison.
 
-    python -m benchmarks.behaviour record FILE [--models DIR] [--only NAME ...]
+    python -m benchmarks.behaviour record FILE [--models DIR] [--only NAME ...] [--targets NAME ...]
     python -m benchmarks.behaviour compare OLD NEW
 
 The record goes through the command line alone, so that it can be made of any version: the help of every command, the
@@ -42,7 +42,7 @@ _TRIALS = 60
 _VARYING = re.compile(r"\d+(?:\.\d+)?|/\S+")  # figures of time and places differ from run to run
 
 
-def record(models: Path | None, only: Sequence[str]) -> Row:
+def record(models: Path | None, only: Sequence[str], targets: Sequence[str]) -> Row:
     """All that is compared."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
@@ -53,7 +53,7 @@ def record(models: Path | None, only: Sequence[str]) -> Row:
         return {
             "commands": dict(_helps()),
             "names": dict(_signatures()),
-            "written": {k: v for subject in given for k, v in _written(subject, work)},
+            "written": {k: v for subject in given for k, v in _written(subject, work, targets)},
             "searched": {k: v for subject in given[:3] for k, v in _searched(subject, work)},
         }
 
@@ -97,9 +97,9 @@ def _recipes(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
         yield f"random {seed}", "\n".join(["inlay-recipe: 1", "rules:", "  - {global: int}", *left, ""])
 
 
-def _written(subject: subjects.Subject, work: Path) -> Iterator[tuple[str, Row]]:
+def _written(subject: subjects.Subject, work: Path, targets: Sequence[str]) -> Iterator[tuple[str, Row]]:
     """Of each recipe for each target: digests of the file, or the line that says why there is none."""
-    for target in TARGETS:
+    for target in targets:
         for name, recipe in _recipes(onnx.load(subject.model, load_external_data=False)):
             out = work / "written.onnx"
             out.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def _searched(subject: subjects.Subject, work: Path) -> Iterator[tuple[str, Row]
     """What searches on ``null`` leave in their folder."""
     for seed in range(2):
         out = work / f"out-{subject.name}-{seed}"
-        options = ("--target", "null", "--seed", seed, "--budget", "10m", "--max-measurements", _TRIALS, "-q")
+        options = ("--target", "null", "--seed", str(seed), "--budget", "10m", "--max-measurements", str(_TRIALS), "-q")
         done = _run("tune", subject.model, "--data", subject.samples, "-o", out, *options)
         key = f"{subject.name}, seed {seed}"
         print(key, done.returncode, flush=True)
@@ -208,12 +208,13 @@ def main(arguments: Sequence[str]) -> int:
     recording.add_argument("file", type=Path)
     recording.add_argument("--models", type=Path, default=subjects.default_models())
     recording.add_argument("--only", nargs="*", default=[])
+    recording.add_argument("--targets", nargs="+", default=TARGETS)
     comparing = commands.add_parser("compare")
     comparing.add_argument("old", type=Path)
     comparing.add_argument("new", type=Path)
     options = parser.parse_args(arguments)
     if options.command == "record":
-        write_json(options.file, record(options.models, options.only))
+        write_json(options.file, record(options.models, options.only, options.targets))
         return 0
     old, new = (json.loads(path.read_text(encoding="utf8")) for path in (options.old, options.new))
     found = list(differences(old, new))

@@ -5,8 +5,9 @@
 
 Each run is ``inlay tune`` on one of five small models, beside processes that compute in random bursts. What it prints
 and what it writes must agree (:func:`contradictions`), and so must both with a long paired measurement of the same
-files afterwards (:func:`refuted`), on the same machine without that load. ``--simulated`` does the same on the ``null``
-target, whose every cost is known, in budgets that are too short in part and on machines that become slower meanwhile.
+files afterwards (:func:`refuted`), on the same machine beside the same load. ``--simulated`` does the same on the
+``null`` target, whose every cost is known, in budgets that are too short in part and on machines that become slower
+meanwhile.
 """
 
 from __future__ import annotations
@@ -274,11 +275,12 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
                 files[f"run {number}"] = out / "model.onnx"
             else:
                 texts.append((done.stderr.strip()[-300:], {}))
+        # beside the same load: what else the processor does changes ratios by percents, whoever measures them
+        samples = read_samples(str(subject.samples), input_specs(read_model(subject.model).model))
+        readings = paired.measure(files, samples, blocks, _PROCESSES)
     finally:
         for process in burning:
             process.kill()
-    samples = read_samples(str(subject.samples), input_specs(read_model(subject.model).model))
-    readings = paired.measure(files, samples, blocks, _PROCESSES)
     truth = {name: readings.ratio(ORIGINAL, name) for name in files if name not in readings.failed}
     found, shares, lacking, each = [], [], [], list[Row]()
     for number, (text, result) in enumerate(texts):
