@@ -297,7 +297,7 @@ def test_metadata(workspace: MakeWorkspace) -> None:
     assert {e.key: e.value for e in proto.metadata_props} == {
         "author": "someone",
         "inlay.placement": space.full().digest,
-        "inlay.installed": __version__,
+        "inlay.version": __version__,
     }
     assert proto.doc_string == "kept"
 

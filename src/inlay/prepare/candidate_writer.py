@@ -34,7 +34,7 @@ PLACED = "inlay.placement"
 def metadata(target: str, placement: Placement, calibration: str) -> dict[str, str]:
     """What a written model says about its origin."""
     return {
-        "inlay.installed": __version__,
+        "inlay.version": __version__,
         "inlay.target": target,
         PLACED: placement.digest,
         "inlay.calibration": calibration,

@@ -183,7 +183,7 @@ class Emitter:
         facts = dict(metadata or {})
         if sites:
             facts.setdefault(
-                "inlay.installed", __version__
+                "inlay.version", __version__
             )  # so that extract knows that no activation was dropped for a Q
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)

@@ -230,7 +230,7 @@ def test_extract_joins_bands_and_keeps_what_is_off_zero(tmp_path: Path) -> None:
     placement = off_zero(space)
     written = ir.from_proto(
         embed_weights(
-            space.prepared.emitter.emit(placement, space.table, {"inlay.installed": "test"}), space.prepared.store
+            space.prepared.emitter.emit(placement, space.table, {"inlay.version": "test"}), space.prepared.store
         )
     )
     found = extract(written, REWRITES)
