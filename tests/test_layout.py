@@ -27,8 +27,6 @@ SWALLOWED: Mapping[str, str] = {
     "model/silence.py: silence (AttributeError)": "a C library without fflush",
     "run/cost_database.py: _load (AttributeError)": "a damaged file, JSON of any form",
     "run/cost_database.py: _load (TypeError)": "a damaged file, JSON of any form",
-    "targets/rewrites/joined_groups.py: _noted (AttributeError)": "metadata of another tool, JSON of any form",
-    "targets/rewrites/joined_groups.py: _noted (TypeError)": "metadata of another tool, JSON of any form",
     "tosa/static_model.py: _has_numpy (TypeError)": "element types that arrays do not have, as the library says it",
 }
 """Where what a mistake in code raises may vanish, and what is expected there instead."""

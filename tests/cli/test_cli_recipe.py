@@ -13,7 +13,6 @@ import yaml
 from inlay.model.load import load
 from inlay.quant.extract import extract
 from inlay.space.recipe_file import load_recipe
-from inlay.targets.registry import known_rewrites
 from inlay.testing import Builder
 from tests.support.branches import branches
 from tests.support.command_line import RunCommand, failed
@@ -28,7 +27,7 @@ def model(save: SaveModel) -> Path:
 
 
 def ports(path: Path) -> set[str]:
-    return {str(p) for p, _ in extract(load(path).model, known_rewrites()).placement}
+    return {str(p) for p, _ in extract(load(path).model).placement}
 
 
 def test_quantize_explains_every_node(model: Path, tmp_path: Path, run: RunCommand) -> None:

@@ -39,7 +39,6 @@ class Workspace:
         self._given_passes = passes_checker(model)
         self.feeds = feeds or tuple(random_feed(model, seed) for seed in range(samples))
         target = target or capabilities_for("x86_64")
-        self._rewrites = target.rewrites
         self.prepared = prepare(load(self.path), target, self.feeds[0], folder)
         self.graph = self.prepared.graph
         self.calibrate()
@@ -67,7 +66,7 @@ class Workspace:
 
     def extract(self, emitted: onnx.ModelProto) -> Extraction:
         """What a model that ``emit`` wrote holds, with the target's rewrites undone."""
-        return extract(ir.from_proto(emitted), self._rewrites)
+        return extract(ir.from_proto(emitted))
 
     def activation_ports(self) -> list[Port]:
         """Every port that may read a quantized activation."""

@@ -1,17 +1,15 @@
 """The accelerator's own rewrite: a Conv computes whole lanes of output channels, and a Slice drops the extra ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.qdq_graph import QUANTIZE, QDQGraph, path_to_quantizer
+from inlay.quant.qdq_graph import QDQGraph, path_to_quantizer
 from inlay.quant.rewrite import Rewrite
-from inlay.types import Port
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,8 @@ class FullLanes(Rewrite[int]):
                 array = qdq.constant(name)
                 if array.ndim:
                     more = [(0, forms[node.name]), *[(0, 0)] * (array.ndim - 1)]
-                    qdq.set_constant(name, partial(np.pad, array, more, mode="edge"), self.name)
+                    first = (("crop", ((0, channels),)),)  # what undoes it; nodes are noted by who writes the model
+                    qdq.set_constant(name, partial(np.pad, array, more, mode="edge"), self.name, first)
             whole, name = q.output[0], qdq.unique(f"{node.name}_full_lanes_Slice")
             q.output[0] = qdq.unique(f"{node.name}_full_lanes")
             bounds = [qdq.add_constant(f"{name}_{i}", np.array([n], np.int64)) for i, n in enumerate((0, channels, 1))]
@@ -55,19 +54,3 @@ class FullLanes(Rewrite[int]):
             stale.update(n.output[0] for n in (node, *between))
         qdq.finish()
         qdq.drop_shapes(stale)
-
-    def undo(self, graph: ir.Graph) -> Iterator[Port]:
-        """Trim such Convs, and name the ports of their weights."""
-        for cut in [n for n in graph if n.op_type == "Slice"]:
-            conv = q = cut.inputs[0].producer()
-            while conv is not None and conv.op_type in (QUANTIZE, *self.absorbed):
-                conv = conv.inputs[0].producer()
-            bounds = [int(v.const_value.numpy()[0]) for v in cut.inputs[1:] if v.const_value is not None]
-            if conv is None or conv.op_type != "Conv" or q.op_type != QUANTIZE or bounds[::2] != [0, 1]:
-                continue
-            for value in [v for dequantized in conv.inputs[1:] for v in dequantized.producer().inputs]:
-                array = value.const_value.numpy()
-                value.const_value = ir.tensor(array[: bounds[1]] if array.ndim else array, name=value.name)
-            cut.outputs[0].replace_all_uses_with(q.outputs[0])
-            graph.remove(cut, safe=True)
-            yield Port(str(conv.name), 1)

@@ -28,7 +28,7 @@ from inlay.quant.saturation import Form, reached
 from inlay.quant.transfer import Transferred, transfer
 from inlay.space.rules import Rules
 from inlay.targets.base import Feed
-from inlay.targets.registry import known_operators, known_rewrites
+from inlay.targets.registry import known_operators
 from inlay.types import Port, QType
 
 FEEDS = 8
@@ -117,7 +117,7 @@ def strip_qdq(
 def parts_of(model: ir.Model, folder: Path) -> Extraction:
     """What :func:`~inlay.quant.extract.extract` finds, unchecked; nothing where it fails."""
     try:
-        return extract(_readable(model, folder), known_rewrites(), known_operators())
+        return extract(_readable(model, folder), known_operators())
     except Late:
         raise
     except Exception as error:

@@ -30,6 +30,7 @@ from inlay.model.passes.names import free_name
 from inlay.model.passes.opset import LEAST_IR, raise_opset
 from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, packed, tensor_proto
 from inlay.quant.gptq import Steps
+from inlay.quant.notes import Inverse, Unwritten
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, STORED, QParamsTable, quantize, scale_shape
 from inlay.quant.rewrite import Rewrite
@@ -196,13 +197,22 @@ class Emitter:
         return proto
 
     def _rewrite(self, graph: onnx.GraphProto, placement: Placement) -> None:
-        """Apply the rewrites in turn; one that ``placement`` names where it does not apply changes no result."""
+        """Apply the rewrites in turn and leave notes; one named where it does not apply changes nothing."""
+        before = Unwritten(graph) if any(forms for _, forms in self._rewrites) else None
+        inverses: dict[str, Inverse] = {}
+        selected: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for rewrite, forms in self._rewrites:
             if rewrite.selectable:
-                chosen = {r.port.node for r in placement.rewrites if r.name == rewrite.name}
-                forms = {name: form for name, form in forms.items() if name in chosen}
+                chosen = [r.port for r in placement.rewrites if r.name == rewrite.name and r.port.node in forms]
+                forms = {port.node: forms[port.node] for port in chosen}
+                for port in chosen:
+                    selected[port.node][rewrite.name].append(port.slot)
             if forms:
-                rewrite.apply(QDQGraph(graph, self._store, self._new_name), forms)
+                qdq = QDQGraph(graph, self._store, self._new_name)
+                rewrite.apply(qdq, forms)
+                inverses.update((v, (*inverse, *inverses.get(v, ()))) for v, inverse in qdq.inverses.items())
+        if before is not None:
+            before.note(graph, inverses, selected)
 
     def _sites(self, placement: Placement, table: QParamsTable) -> list[_Site]:
         readers: defaultdict[tuple[str, QType], list[Port]] = defaultdict(list)

@@ -1,18 +1,17 @@
 """Read a placement back from a Q/DQ model: the inverse of emit, for models of any origin.
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
-becomes a float constant again. In a model that ``emit`` wrote, the target's rewrites (:mod:`inlay.quant.rewrite`) are
-undone first; then operators on integers are written in their plain form (:mod:`inlay.quant.plain.form`). What remains
-is the float model. Whatever does not have one of these forms (a Q whose result is read by an unknown operator, an
-integer graph input) is left in place and listed with its reason. In a model of other origin a pair leaves its
-saturation behind (:mod:`inlay.quant.saturation`).
+becomes a float constant again. In a model that ``emit`` wrote, the target's rewrites are undone first, by the notes
+that it left (:mod:`inlay.quant.notes`); then operators on integers are written in their plain form
+(:mod:`inlay.quant.plain.form`). What remains is the float model. Whatever does not have one of these forms (a Q whose
+result is read by an unknown operator, an integer graph input) is left in place and listed with its reason. In a model
+of other origin a pair leaves its saturation behind (:mod:`inlay.quant.saturation`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,11 +20,11 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from inlay.model.metadata import cloned
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
+from inlay.quant.notes import forget, undo
 from inlay.quant.plain.form import constant_behind, known_integer, write_plain
 from inlay.quant.plain.graph import IntegerOperator, Leftover, float_name
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize, scale_shape
-from inlay.quant.rewrite import Rewrite
 from inlay.quant.saturation import Form, Saturation, Saturations, settle
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
 
@@ -62,6 +61,7 @@ class Extraction:
     def nothing(cls, model: ir.Model, operators: Sequence[IntegerOperator], why: str) -> Extraction:
         """A model that is taken as it is."""
         copy, _ = fix_names(cloned(model))
+        forget(copy.graph)
         left = tuple(Leftover(str(n.name), why) for n in filter(known_integer(operators), copy.graph))
         return cls(copy, Placement(), {}, left, opaque=why)
 
@@ -81,21 +81,18 @@ SIZES = frozenset({"Shape", "Size"})
 """Operators that do not read what their input holds: for them a pair changes nothing."""
 
 
-def extract(
-    model: ir.Model, rewrites: Sequence[Rewrite[Any]] = (), operators: Sequence[IntegerOperator] = ()
-) -> Extraction:
+def extract(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> Extraction:
     """Take Q/DQ pairs out of a copy of ``model``; see the module's text. Never fails on a valid model.
 
     Args:
         model: of any origin.
-        rewrites: those to undo where ``emit`` wrote the model.
         operators: of the targets' runtimes, on integers.
     """
-    copy, _ = fix_names(cloned(model))
+    ours = is_ours(model)
+    copy, selected = _undone(model)
+    fix_names(copy)
     copy.ir_version = max(copy.ir_version or 4, 4)  # before, initializers had to be inputs
     graph = copy.graph
-    ours = is_ours(model)
-    selected = _undo(graph, rewrites) if ours else frozenset()
     RemoveUnusedNodesPass()(copy)
     plain = write_plain(copy, operators)
     sites: dict[Port, QType] = dict(plain.anew)
@@ -161,12 +158,11 @@ def _why_kept(quantizer: ir.Node) -> str:
     return "its integers are an output of the model" if integers.is_graph_output() else "its DequantizeLinear stays"
 
 
-def without_rewrites(model: ir.Model, rewrites: Sequence[Rewrite[Any]]) -> ir.Model:
-    """A Q/DQ model that ``emit`` wrote with ``rewrites`` undone, in a copy; a model of other origin as it is."""
+def without_rewrites(model: ir.Model) -> ir.Model:
+    """A Q/DQ model that ``emit`` wrote with a target's rewrites undone, in a copy; a model of other origin as it is."""
     if not is_ours(model):
         return model
-    copy = cloned(model)
-    _undo(copy.graph, rewrites)
+    copy, _ = _undone(model)
     RemoveUnusedNodesPass()(copy)
     return copy
 
@@ -176,10 +172,16 @@ def is_ours(model: ir.Model) -> bool:
     return any(key.startswith("inlay.") for key in model.metadata_props)
 
 
-def _undo(graph: ir.Graph, rewrites: Sequence[Rewrite[Any]]) -> frozenset[PortRewrite]:
-    """Undo ``rewrites``, the last one first; where a selectable one had been applied."""
-    undone = [(rewrite, tuple(rewrite.undo(graph))) for rewrite in reversed(rewrites)]
-    return frozenset(PortRewrite(port, r.name) for r, ports in undone if r.selectable for port in ports)
+def _undone(model: ir.Model) -> tuple[ir.Model, frozenset[PortRewrite]]:
+    """A copy without rewrites, and where a placement had named them; with them where the notes do not fit."""
+    copy, selected = cloned(model), frozenset[PortRewrite]()
+    if is_ours(model):
+        try:
+            selected = undo(copy.graph)
+        except ValueError:
+            copy = cloned(model)
+    forget(copy.graph)
+    return copy, selected
 
 
 def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams | None] | str:

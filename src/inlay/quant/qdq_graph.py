@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from inlay.model.store import WeightStore, tensor_proto, unpacked
+from inlay.quant.notes import Inverse
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
@@ -21,10 +22,14 @@ class QDQGraph:
         graph: edited in place; larger weights are references into ``store``.
         store: holds those weights.
         unique: derives from a wished name one that the graph does not use yet.
+
+    Attributes:
+        inverses: how to have back the constants that were set, by name.
     """
 
     def __init__(self, graph: onnx.GraphProto, store: WeightStore, unique: Callable[[str], str]) -> None:
         self.graph, self.unique = graph, unique
+        self.inverses: dict[str, Inverse] = {}
         self._store = store
         self.producers = {v: n for n in graph.node for v in n.output}
         self.uses = Counter(v for n in graph.node for v in n.input) + Counter(o.name for o in graph.output)
@@ -51,6 +56,10 @@ class QDQGraph:
         kinds = {self.element(zero) for zero in node.input[2:]}
         return kinds <= {onnx.TensorProto.UINT8, onnx.TensorProto.INT8} and bool(kinds)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of the initializer ``name``."""
+        return tuple(self._tensors[name].dims)
+
     def constant(self, name: str) -> np.ndarray:
         """The stored array of the initializer ``name``."""
         tensor = self._tensors[name]
@@ -61,13 +70,16 @@ class QDQGraph:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         return np.frombuffer(self._store.read(tensor), dtype).reshape(tuple(tensor.dims))
 
-    def set_constant(self, name: str, make: Callable[[], np.ndarray], rewrite: str) -> None:
+    def set_constant(self, name: str, make: Callable[[], np.ndarray], rewrite: str, inverse: Inverse) -> None:
         """Replace the initializer ``name`` by the array that ``make`` returns.
 
         For a weight in the store, ``make`` runs once for all candidates: ``rewrite`` and the place of the original in
-        the store are the key of the result.
+        the store are the key of the result. ``inverse`` says how to have the original back; without it, the original is
+        kept in a note, which is for small ones.
         """
         tensor = self._tensors[name]
+        if inverse:
+            self.inverses[name] = (*inverse, *self.inverses.get(name, ()))
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             where = {entry.key: entry.value for entry in tensor.external_data}
             key = f"{rewrite}:{where['offset']}"
@@ -82,6 +94,7 @@ class QDQGraph:
         weight: Callable[[np.ndarray], np.ndarray],
         channels: Callable[[np.ndarray], np.ndarray],
         rewrite: str,
+        inverse: Inverse,
     ) -> None:
         """Rearrange the quantized weight that ``dq`` reads; padding gets the zero point, so that it stands for 0.0.
 
@@ -90,7 +103,8 @@ class QDQGraph:
             weight: rearranges integers relative to the zero point, and pads with 0; output channels first in its
                 result.
             channels: rearranges one value per output channel likewise.
-            rewrite: name of the rewrite, for :meth:`set_constant`.
+            rewrite: as of :meth:`set_constant`.
+            inverse: as of :meth:`set_constant`.
         """
 
         def make() -> np.ndarray:
@@ -101,7 +115,7 @@ class QDQGraph:
             after = channels(zero).reshape(-1, *[1] * (stored.ndim - 1)) if zero.ndim else zero
             return np.asarray(weight(stored.astype(np.int32) - before) + after, stored.dtype)
 
-        self.set_constant(dq.input[0], make, rewrite)
+        self.set_constant(dq.input[0], make, rewrite, inverse)
 
     def insert(self, nodes: list[onnx.NodeProto], before: onnx.NodeProto) -> None:
         """Insert ``nodes`` before a node of the graph when :meth:`finish` is called."""
@@ -113,20 +127,12 @@ class QDQGraph:
         self.graph.initializer.append(tensor_proto(name, array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)))
         return name
 
-    def take_out(self, nodes: Sequence[onnx.NodeProto]) -> onnx.GraphProto:
-        """Remove ``nodes``, whose results nothing else reads, when :meth:`finish` is called.
-
-        Returns:
-            These, in order, and the constants that they alone read, which are removed as well.
-        """
-        taken, reads = onnx.GraphProto(node=nodes), Counter(v for n in nodes for v in n.input)
-        alone = sorted(v for v, count in reads.items() if v in self._tensors and self.uses[v] == count)
-        for name in alone:
-            taken.initializer.append(tensor_proto(name, self.constant(name), self._tensors[name].data_type))
-        self.uses -= reads
-        self._unused |= {n.name for n in nodes} | set(alone)
+    def take_out(self, nodes: Sequence[onnx.NodeProto]) -> None:
+        """Remove ``nodes``, whose results nothing else reads, and their own constants, at :meth:`finish`."""
+        self.uses -= Counter(v for n in nodes for v in n.input)
+        alone = {v for n in nodes for v in n.input if v in self._tensors and not self.uses[v]}
+        self._unused |= alone | {n.name for n in nodes}
         self.drop_shapes({v for n in nodes for v in n.output})
-        return taken
 
     def drop(self, name: str) -> None:
         """Remove an initializer that nothing reads any more, when :meth:`finish` is called."""

@@ -1,10 +1,10 @@
 """The rewrite seam: a target's own way to write a quantized operator so that a faster kernel takes it.
 
 A rewrite changes nodes, never results: every output stays the same integer. It belongs to the target whose kernels it
-serves. ``emit`` applies a target's rewrites last, in their order; ``extract`` undoes them in reverse, so that a model
-read back has the placement it was written with. A *selectable* rewrite is applied only to the operators at whose weight
-a placement names it (:attr:`inlay.types.Placement.rewrites`), because whether it pays depends on the machine: the
-search measures it.
+serves. ``emit`` applies a target's rewrites last, in their order, and notes on each new node what stood in its place
+(:mod:`inlay.quant.notes`); ``extract`` undoes them by these notes, so that a model read back has the placement it was
+written with. A *selectable* rewrite is applied only to the operators at whose weight a placement names it
+(:attr:`inlay.types.Placement.rewrites`), because whether it pays depends on the machine: the search measures it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType
 from typing import ClassVar, Generic, TypeVar
 
-import onnx_ir as ir
-
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import QDQGraph
-from inlay.types import Port
 
 Form = TypeVar("Form")
 """What one operator becomes: whatever ``apply`` needs to know of it."""
@@ -57,11 +54,11 @@ class Rewrite(ABC, Generic[Form]):
 
     @abstractmethod
     def apply(self, qdq: QDQGraph, forms: Mapping[str, Form]) -> None:
-        """Rewrite, in place, those nodes among the keys of ``forms`` that the Q/DQ nodes around them make integer."""
+        """Rewrite, in place, those nodes among the keys of ``forms`` that the Q/DQ nodes around them make integer.
 
-    @abstractmethod
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Undo the rewrite in a graph that it was applied to, and return the ports at which a placement named it."""
+        A constant that is changed (:meth:`~inlay.quant.qdq_graph.QDQGraph.set_constant`) comes with the steps that
+        give the original back; nodes need no such care.
+        """
 
 
 def stated(value: object) -> str:

@@ -6,10 +6,10 @@ import contextlib
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inlay.errors import InlayError, TargetError, UsageError
 from inlay.installed import TARGETS, joined
@@ -26,7 +26,6 @@ from inlay.targets.base import (
 
 if TYPE_CHECKING:
     from inlay.quant.plain.graph import IntegerOperator
-    from inlay.quant.rewrite import Rewrite
 
 
 DEFAULT_TARGET = "ort-cpu"
@@ -38,39 +37,24 @@ def available() -> Mapping[str, EntryPoint]:
     return joined(TARGETS)
 
 
-@contextlib.contextmanager
-def _mistakes_told(name: str) -> Iterator[None]:
-    """A target that cannot be made here must not stop the run of another; a mistake in its code is a warning."""
-    try:
-        yield
-    except InlayError:  # its runtime is not installed, or it needs options
-        pass
-    except Exception as error:  # the code of another package
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(
-            f"what target {name} writes into models is not known here: its code fails with {said}", stacklevel=2
-        )
-
-
-@lru_cache(maxsize=1)
-def known_rewrites() -> tuple[Rewrite[Any], ...]:
-    """The rewrites of every installed target: a model read back may have been written for any of them."""
-    found: dict[str, Rewrite[Any]] = {}
-    for name in available():
-        with _mistakes_told(name):
-            found.update((r.digest, r) for r in create(TargetSpec(name)).rewrites())
-    return tuple(found.values())
-
-
 @lru_cache(maxsize=1)
 def known_operators() -> tuple[IntegerOperator, ...]:
-    """The operators on integers of every installed target's runtime, as rows."""
+    """The operators on integers of every installed target's runtime, as rows: a model may have been written for any.
+
+    A target that cannot be made here must not stop the run of another; a mistake in its code is a warning.
+    """
     found: dict[tuple[str, str], IntegerOperator] = {}
     for name in available():
-        with _mistakes_told(name):
+        try:
             target = create(TargetSpec(name))
             rows = target.integer_operators() if isinstance(target, ReadsIntegers) else ()
             found.update(((r.domain, r.op_type), r) for r in rows)
+        except InlayError:  # its runtime is not installed, or it needs options
+            pass
+        except Exception as error:  # the code of another package
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            what = f"the integer operators of target {name} are not known here: its code fails with {said}"
+            warnings.warn(what, stacklevel=2)
     return tuple(found.values())
 
 

@@ -165,9 +165,9 @@ class RewriteTestCase:
         """Extracting finds the placement, the qparams and the operators again; emitted anew, the results are equal."""
         rewrites = tuple(self.target().rewrites())
         for case in self._emissions():
-            plain = _extract(case.emit(case.placement, ()), ())
+            plain = _extract(case.emit(case.placement, ()))
             written = case.emit(case.selected, rewrites)
-            found = _extract(written, rewrites)
+            found = _extract(written)
             assert not found.leftovers, f"{case.name}: not undone: {found.leftovers}"
             assert found.placement == case.selected, f"{case.name}: extracting finds another placement"
             assert found.qparams == plain.qparams, f"{case.name}: extracting finds other qparams"
@@ -175,25 +175,17 @@ class RewriteTestCase:
             assert want == got, f"{case.name}: undone, the operators are not those of before"
             with tempfile.TemporaryDirectory() as folder:
                 again = _emit_again(found, case, rewrites, Path(folder))
-            assert _extract(again, rewrites).placement == case.selected, f"{case.name}: emitted anew"
+            assert _extract(again).placement == case.selected, f"{case.name}: emitted anew"
             first, second = (run_reference(m, case.feed) for m in (written, again))
             same_up_to_noise(first, second, np.inf if case.static else _INEXACT_DB, f"{case.name}: emitted anew")
 
     def test_rewrites_leave_other_models_alone(self) -> None:
-        """A rewrite that no port selects changes nothing, and undoing finds nothing where nothing was done."""
+        """A rewrite that no port selects changes nothing."""
         rewrites = tuple(self.target().rewrites())
         unconditional = tuple(r for r in rewrites if not r.selectable)
         for case in self._emissions():
             usual = case.emit(case.placement, unconditional)
             assert case.emit(case.placement, rewrites) == usual, f"{case.name}: a rewrite was applied unselected"
-            plain = case.emit(case.placement, ())
-            for rewrite in rewrites:
-                model = ir.from_proto(plain)
-                given = ir.to_proto(model)
-                ports = list(rewrite.undo(model.graph))
-                what = f"{rewrite.name} was undone in {case.name}, where it had not been applied"
-                assert not ports, f"{what}: {ports}"
-                assert ir.to_proto(model) == given, what
 
     def test_float_rewrites_keep_outputs(self) -> None:
         """Each float rewrite leaves a valid model with the same outputs, up to the order of float operations."""
@@ -284,8 +276,8 @@ def _powers_of_two(prepared: PreparedModel, table: QParamsTable, placement: Plac
     return QParamsTable(prepared.graph, prepared.rules, {}, found)
 
 
-def _extract(model: onnx.ModelProto, rewrites: _Rewrites) -> Extraction:
-    return extract(ir.from_proto(model), rewrites)
+def _extract(model: onnx.ModelProto) -> Extraction:
+    return extract(ir.from_proto(model))
 
 
 def _emit_again(found: Extraction, case: _Emission, rewrites: _Rewrites, folder: Path) -> onnx.ModelProto:

@@ -24,8 +24,6 @@ from inlay.model.user_code import user_function
 from inlay.prepare.declare import Option
 from inlay.prepare.options import BIND, parse_bind
 from inlay.quant.extract import without_rewrites
-from inlay.quant.rewrite import Rewrite
-from inlay.targets.registry import known_rewrites
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.measured_ranges import MeasuredRanges, with_measured_ranges
 from inlay.tosa.sidefile import side_of, write
@@ -85,14 +83,13 @@ def lower_file(
     output: Path,
     profile: str = "INT",
     bind: Mapping[str, int] | None = None,
-    rewrites: Sequence[Rewrite[Any]] = (),
     data: str | Path | None = None,
 ) -> LowerReport:
     """Lower the Q/DQ model at ``model`` and write ``output`` (``….tosa``) with its side file; options as of ``lower``.
 
-    ``rewrites`` are those of the targets that the model may have been quantized for: what suits the kernels of another
-    runtime only costs here, so they are undone. With ``data``, samples for the model, ranges that no Q/DQ nodes state
-    are measured on them (:mod:`inlay.tosa.measured_ranges`).
+    What suits the kernels of the runtime that the model was quantized for only costs here, and is undone. With
+    ``data``, samples for the model, ranges that no Q/DQ nodes state are measured on them
+    (:mod:`inlay.tosa.measured_ranges`).
 
     Raises:
         DataError: the samples cannot be read, or do not fit.
@@ -106,7 +103,7 @@ def lower_file(
     given = load(model)
     inputs = [*given.files, *files_of(data)]
     refuse_overwriting([output, side_of(output)], inputs)  # before the work; the other files' names come with it
-    whole = without_rewrites(ir.external_data.load_to_model(given.model), rewrites)
+    whole = without_rewrites(ir.external_data.load_to_model(given.model))
     require_as_read(given)  # from here on all of it is in memory
     try:
         check(whole)
@@ -157,5 +154,5 @@ def lower_model(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
-    done = lower_file(model, out, profile, parse_bind(bind), known_rewrites(), data)
+    done = lower_file(model, out, profile, parse_bind(bind), data)
     answer(as_json, done, done.lines)

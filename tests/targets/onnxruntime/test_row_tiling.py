@@ -233,7 +233,7 @@ def test_extract_joins_bands_and_keeps_what_is_off_zero(tmp_path: Path) -> None:
             space.prepared.emitter.emit(placement, space.table, {"inlay.version": "test"}), space.prepared.store
         )
     )
-    found = extract(written, REWRITES)
+    found = extract(written)
     assert found.leftovers == ()
     assert [n.op_type for n in found.model.graph] == ["Conv", "Relu", "Conv"]
     source = build_graph(found.model)

@@ -11,7 +11,6 @@ import pytest
 
 import inlay
 from inlay.quant.extract import extract
-from inlay.targets.onnxruntime.rewrites import SaturatingHardSigmoid
 from inlay.testing import Builder, random_feed, run_reference
 from tests.support.workspace import Workspace
 
@@ -59,7 +58,7 @@ def test_the_integers_are_those_of_the_function_within_rounding(alpha: float, be
 
 def test_it_is_undone_to_the_same_placement_and_function(tmp_path: Path) -> None:
     space = Workspace(gate(), tmp_path)
-    found = extract(ir.from_proto(space.emit(space.full())), [SaturatingHardSigmoid()])
+    found = extract(ir.from_proto(space.emit(space.full())))
     assert found.placement == space.full()
     (node,) = [n for n in found.model.graph if n.op_type == "HardSigmoid"]
     assert node.name == "hard"

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 
 from inlay.errors import CompileFailed
@@ -192,23 +191,6 @@ def test_data_that_others_read_as_well_are_quantized_once_and_read_back(tmp_path
     extracted = space.extract(emitted)
     assert extracted.placement == placement
     assert not extracted.leftovers
-
-
-def test_names_of_others_are_no_mark(tmp_path: Path) -> None:
-    """As of a model whose operators are called by their scopes: a pair and a Reshape before an LSTM stay."""
-    b = Builder(opset=17)
-    x = b.input("x", (LENGTH, BATCH, WIDTH))
-    grid = [b.constant("scale", np.float32(0.01)), b.constant("zero", np.uint8(128))]
-    read = b.node(
-        "op_state/DequantizeLinear", "DequantizeLinear", [b.node("op_state/Q", "QuantizeLinear", [x, *grid]), *grid]
-    )
-    state = b.input("s", (HIDDEN,))
-    shaped = b.node("op_state/Reshape", "Reshape", [state, b.constant("to", np.array([1, BATCH, HIDDEN]))])
-    b.output(recurrent(b, read, state=shaped))
-    given = ir.from_proto(b.model())
-    before = [(n.name, [v and v.name for v in n.inputs]) for n in given.graph]
-    QuantizedStates().undo(given.graph)
-    assert [(n.name, [v and v.name for v in n.inputs]) for n in given.graph] == before
 
 
 def test_kernels_are_attributed_to_the_layers_that_they_compute(tmp_path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.quant.notes import inverted
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Capabilities, Feed
@@ -97,7 +95,7 @@ def test_one_weight_holds_groups_and_a_shuffle(each: int, width: int, groups: in
     want = [int(weight[o, :, 0, 0] @ dealt[o // each * width :][:width]) for o in range(groups * each)]
     whole_weight = form.weight(weight)
     assert (whole_weight[:, :, 0, 0] @ x).tolist() == want
-    np.testing.assert_array_equal(form.separate(whole_weight), weight)
+    np.testing.assert_array_equal(inverted(whole_weight, form.inverse(weight.shape)), weight)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -148,30 +146,3 @@ def test_a_shuffle_between_other_scales_stays(workspace: MakeWorkspace) -> None:
 def test_other_convolutions_keep_their_groups(b: Builder, most: int, workspace: MakeWorkspace) -> None:
     space = workspace(b.model(), only(JoinedGroups(most_groups=most)))
     assert not space.prepared.selectable_rewrites
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda note: "no JSON",
-        lambda note: "[]",
-        lambda note: json.dumps({**note, "groups": 3}),
-        lambda note: json.dumps({**note, "groups": 0}),
-        lambda note: json.dumps({**note, "shuffled": 5}),
-        lambda note: json.dumps({**note, "taken": "!"}),
-        lambda note: json.dumps({**note, "taken": "AAAA"}),
-        lambda note: json.dumps({**note, "taken": ""}),
-        lambda note: json.dumps({**note, "at": "nobody"}),
-    ],
-)
-def test_metadata_that_were_damaged_are_no_reason_to_fail(
-    change: Callable[[dict[str, Any]], str], workspace: MakeWorkspace
-) -> None:
-    space = workspace(grouped().model(), only(JoinedGroups()))
-    _, rewritten = joined(space)
-    (entry,) = [p for n in rewritten.graph.node for p in n.metadata_props]
-    entry.value = change(json.loads(entry.value))
-    found = space.extract(rewritten)
-    assert "Transpose" not in {n.op_type for n in found.model.graph}
-    assert not found.placement.rewrites
-    assert not found.leftovers

@@ -7,17 +7,15 @@ through the operator without that pair.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.openvino.profile import TAKEN_OVER
-from inlay.types import Port
 
 _ALL_INPUTS = "Concat"  # moves what all of its inputs hold, and other operators their first input
 
@@ -25,8 +23,6 @@ _ALL_INPUTS = "Concat"  # moves what all of its inputs hold, and other operators
 @dataclass(frozen=True)
 class IdlePairs(Rewrite[bool]):
     """``DQ -> MaxPool -> Q -> DQ`` with equal qparams is ``DQ -> MaxPool``, which takes over the name behind it.
-
-    By that name the rewrite is undone.
 
     Attributes:
         moves: operators that only move elements, and Concat.
@@ -62,23 +58,6 @@ class IdlePairs(Rewrite[bool]):
                     node.output[slot] = dq.output[0]
                     unused |= {q.name, dq.name}
         qdq.finish(unused)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Put the pairs back, with the qparams that the elements came with."""
-        for node in [n for n in graph if n.op_type in self.moves]:
-            dq = node.inputs[0].producer() if node.inputs[0] is not None else None
-            for value in node.outputs:
-                if dq is None or dq.op_type != DEQUANTIZE or not str(value.name).endswith(TAKEN_OVER):
-                    continue
-                params = dq.inputs[1:]
-                pair = [ir.node(QUANTIZE, [value, *params]), ir.node(DEQUANTIZE, [None, *params])]
-                integers, read = pair[0].outputs[0], pair[1].outputs[0]
-                value.replace_all_uses_with(read)
-                pair[0].replace_input_with(0, value)
-                pair[1].replace_input_with(0, integers)
-                read.name, value.name = value.name, str(value.name).removesuffix(TAKEN_OVER)
-                graph.insert_after(node, pair)
-        return ()
 
 
 def _qparams(node: onnx.NodeProto, qdq: QDQGraph) -> tuple[bytes, ...] | None:

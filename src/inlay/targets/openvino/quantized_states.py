@@ -12,20 +12,17 @@ model with quantized weights does not compile, or is computed in float (2026.4.1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.openvino.recurrent import GATES, STATE, WEIGHTS
-from inlay.targets.rewrites.undo import producer_of
-from inlay.types import Port
 
 _MARK = "_inlay.state/"  # in the names of what is set in, behind that of the operator: others' do not hold it
 _SHIFT = 128  # from int8 to uint8
@@ -65,19 +62,6 @@ class QuantizedStates(Rewrite[bool]):
                 node.input.extend([""] * (STATE + 1 - len(node.input)))
                 node.input[STATE] = parts.state(state or parts.zeros(), grid)
         qdq.finish(unread)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Let them read what they would without it."""
-        for node in [n for n in graph if n.op_type in GATES and n.inputs]:
-            dq = producer_of(node.inputs[0], DEQUANTIZE)
-            if dq is None or _MARK not in str(dq.name):
-                continue
-            node.replace_input_with(0, _plain(dq))
-            if len(node.inputs) > STATE:
-                node.replace_input_with(STATE, _given(node.inputs[STATE]))
-            while node.inputs[-1] is None:
-                node.resize_inputs(len(node.inputs) - 1)
-        return ()
 
 
 @dataclass(frozen=True)
@@ -142,24 +126,3 @@ class _Parts:
 
 def _has_free_sizes(qdq: QDQGraph) -> bool:
     return not all(d.dim_value for i in qdq.graph.input for d in i.type.tensor_type.shape.dim)
-
-
-def _plain(dq: ir.Node) -> ir.Value | None:
-    """What is read without the rewrite, in place of what ``dq``, one of data, writes."""
-    quantize = producer_of(dq.inputs[0], QUANTIZE)
-    if quantize is None:
-        return dq.outputs[0]
-    if _MARK in str(quantize.name):
-        return quantize.inputs[0]
-    usual = [u.node for u in quantize.outputs[0].uses() if u.node.op_type == DEQUANTIZE and u.node is not dq]
-    if usual:
-        return usual[0].outputs[0]
-    dq.replace_input_with(2, quantize.inputs[2])
-    return dq.outputs[0]
-
-
-def _given(state: ir.Value | None) -> ir.Value | None:
-    """The state without the rewrite; None where there was none."""
-    while state is not None and (node := state.producer()) is not None and _MARK in str(node.name):
-        state = None if node.op_type == "ConstantOfShape" else node.inputs[0]
-    return state

@@ -5,32 +5,23 @@ channel shuffle before it (ShuffleNet, arXiv:1707.01083) moves the whole image o
 between the groups does several times the products, in one dense product of matrices, and takes the channels in any
 order. Zeros add nothing, so every result is the same integer. Float kernels would be slower with it, since products
 cost more there: that is why this rewrites quantized operators only.
-
-What was taken out is kept with the convolution, as metadata of the node, for :meth:`JoinedGroups.undo`.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
+from inlay.quant.notes import Inverse
+from inlay.quant.qdq_graph import QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.rewrites.undo import own_constants, producer_of, set_constant
-from inlay.types import Port
 
 _WEIGHT = 1  # input slot
-_TAKEN_OUT = "inlay.joined_groups"  # metadata of a convolution
-_MOVED = frozenset({"Reshape", "Transpose", QUANTIZE, DEQUANTIZE})  # what is taken out
 _SHUFFLE = ("Reshape", "Transpose", "Reshape")  # from the convolution on, upwards
 
 
@@ -54,21 +45,18 @@ class Joined:
             joined[rows, columns] = array[rows]
         return joined
 
-    def separate(self, array: np.ndarray) -> np.ndarray:
-        """The inverse of :meth:`weight`."""
-        outputs, channels, *kernel = array.shape
-        apart = np.empty((outputs, channels // self.groups, *kernel), array.dtype)
-        for rows, columns in self._places(outputs, channels // self.groups):
-            apart[rows] = array[rows, columns]
-        return apart
-
-    def fits(self, array: np.ndarray) -> bool:
-        """Whether ``array`` can be the weight of this form."""
-        groups, shuffled = self.groups, self.shuffled
-        if array.ndim < 3 or min(groups, shuffled) < 1:
-            return False
-        outputs, channels = (int(n) for n in array.shape[:2])
-        return outputs % groups == 0 and channels % groups == 0 and channels % shuffled == 0
+    def inverse(self, shape: tuple[int, ...]) -> Inverse:
+        """Of :meth:`weight`, for arrays of ``shape``."""
+        (outputs, width, *kernel), groups, dealt = shape, self.groups, self.shuffled
+        rest = range(3, 3 + len(kernel))
+        return (
+            ("reshape", (outputs, dealt, groups * width // dealt, *kernel)),
+            ("transpose", (0, 2, 1, *rest)),
+            ("reshape", (groups, outputs // groups, groups, width, *kernel)),
+            ("diagonal", (0, 2)),
+            ("transpose", (2 + len(kernel), *range(2 + len(kernel)))),
+            ("reshape", shape),
+        )
 
     def _places(self, outputs: int, width: int) -> Iterator[tuple[slice, np.ndarray]]:
         """By group: its outputs, and the channels that they read."""
@@ -119,35 +107,16 @@ class JoinedGroups(Rewrite[Joined]):
             before = _before_shuffle(qdq, node, data) if form.shuffled > 1 else None
             if before is None:  # none, or between numbers of other scales
                 form = Joined(form.groups)
-            qdq.rearrange(weight, form.weight, lambda channels: channels, f"{self.name} {form.shuffled}")
+            inverse = form.inverse(qdq.shape(weight.input[0]))
+            qdq.rearrange(weight, form.weight, lambda channels: channels, f"{self.name} {form.shuffled}", inverse)
             for attribute in node.attribute:
                 if attribute.name == "group":
                     attribute.i = 1
-            note: dict[str, int | str] = {"groups": form.groups, "shuffled": form.shuffled}
             if before is not None:
-                taken = qdq.take_out(before.nodes)
-                note["taken"] = base64.b64encode(taken.SerializeToString(deterministic=True)).decode()
-                note["at"] = before.reader.name
+                qdq.take_out(before.nodes)
                 before.reader.input[0] = before.value
-            node.metadata_props.add(key=_TAKEN_OUT, value=json.dumps(note))
             qdq.drop_shapes([weight.output[0]])
         qdq.finish()
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Let such convolutions have their groups again, and put back what was taken out."""
-        ports: list[Port] = []
-        for conv in [n for n in graph if n.op_type == "Conv" and _TAKEN_OUT in n.metadata_props]:
-            dq = producer_of(conv.inputs[_WEIGHT], DEQUANTIZE)
-            found, noted = own_constants(dq), _noted(graph, conv.metadata_props.pop(_TAKEN_OUT))
-            if dq is None or found is None or noted is None or not noted.form.fits(found[0]):
-                continue  # the file was changed since: as it stands, it is a convolution like others
-            set_constant(dq.inputs[0], noted.form.separate(found[0]))
-            dq.outputs[0].shape = ir.Shape(dq.inputs[0].shape) if dq.inputs[0] and dq.inputs[0].shape else None
-            conv.attributes["group"] = ir.AttrInt64("group", noted.form.groups)
-            if noted.reader is not None:
-                _put_back(graph, noted.reader, noted.taken)
-            ports.append(Port(str(conv.name), _WEIGHT))
-        return ports
 
 
 # --- the shuffle ----------------------------------------------------------------------------------------------------
@@ -239,54 +208,3 @@ def _qparams(qdq: QDQGraph, node: onnx.NodeProto) -> bytes:
         return f"{node.name} {node.output[0]}".encode()
     arrays = [qdq.constant(name) for name in node.input[1:]]
     return b" ".join([*(a.tobytes() for a in arrays), str(arrays[-1].dtype).encode()])
-
-
-@dataclass(frozen=True, eq=False)
-class _Noted:
-    """What a convolution's metadata say: its form, what was taken out, and who read that; None for nobody."""
-
-    form: Joined
-    taken: onnx.GraphProto
-    reader: ir.Node | None
-
-
-def _noted(graph: ir.Graph, text: str) -> _Noted | None:
-    """The metadata, read; None where they are no such thing, or their nodes do not fit the graph any more."""
-    try:
-        note = json.loads(text)
-        form = Joined(int(note["groups"]), int(note["shuffled"]))
-        taken = onnx.GraphProto.FromString(base64.b64decode(note.get("taken", ""), validate=True))
-        at = note.get("at")
-    except (ValueError, KeyError, TypeError, AttributeError, DecodeError):
-        return None
-    if at is None:
-        return _Noted(form, taken, None)
-    known = {v.name for n in graph for v in n.outputs} | {v.name for v in graph.inputs} | set(graph.initializers)
-    known |= {t.name for t in taken.initializer}
-    for node in taken.node:
-        if node.op_type not in _MOVED or len(node.output) != 1 or not known.issuperset(node.input):
-            return None
-        known.update(node.output)
-    reader = next((n for n in graph if n.name == at and n.inputs), None)
-    return None if reader is None or not taken.node else _Noted(form, taken, reader)
-
-
-def _put_back(graph: ir.Graph, reader: ir.Node, taken: onnx.GraphProto) -> None:
-    """Insert nodes before ``reader`` that led from what it reads now to what it read before."""
-    values = {str(v.name): v for n in graph for v in n.outputs} | {str(v.name): v for v in graph.inputs}
-    values |= dict(graph.initializers)
-    for tensor in taken.initializer:
-        if tensor.name not in values:
-            constant = ir.from_proto(tensor)
-            values[tensor.name] = ir.val(tensor.name, const_value=constant)
-            graph.register_initializer(values[tensor.name])
-    last = reader.inputs[0]
-    for proto in taken.node:
-        attributes = {a.name: ir.serde.deserialize_attribute(a) for a in proto.attribute}
-        outputs = [ir.Value(name=name) for name in proto.output]
-        inputs = [values[v] for v in proto.input]
-        node = ir.node(proto.op_type, inputs, attributes, outputs=outputs, name=proto.name)
-        values |= {str(v.name): v for v in outputs}
-        graph.insert_before(reader, node)
-        last = outputs[0]
-    reader.replace_input_with(0, last)

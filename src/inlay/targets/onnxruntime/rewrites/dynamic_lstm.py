@@ -6,8 +6,7 @@ range. The plain form, an LSTM that reads dequantized values, runs in float.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -75,11 +74,14 @@ class DynamicLstm(Rewrite[bool]):
             node.input.extend([""] * (_OPERANDS - len(node.input)))
             for slot, dq in enumerate(weights, 1):
                 count = qdq.constant(dq.input[0]).shape[0]
-                qdq.set_constant(dq.input[0], partial(_turned, qdq, dq.input[0]), DYNAMIC_LSTM)
+                turned = partial(_turned, qdq, dq.input[0])
+                qdq.set_constant(dq.input[0], turned, DYNAMIC_LSTM, (("transpose", (0, 2, 1)),))
                 axis = next((a.i for a in dq.attribute if a.name == "axis"), _AXIS)
                 for name in dq.input[1:3]:
                     values = partial(_by_direction, qdq.constant(name), count, axis)
-                    qdq.set_constant(name, values, DYNAMIC_LSTM)
+                    rows = qdq.shape(name) and axis == _AXIS
+                    back = (("crop", ((0, 1),)), ("reshape", qdq.shape(name))) if rows else ()
+                    qdq.set_constant(name, values, DYNAMIC_LSTM, back)
                 node.input[slot] = dq.input[0]
                 node.input.extend(dq.input[1:3])
                 unused.add(dq.name)
@@ -90,14 +92,6 @@ class DynamicLstm(Rewrite[bool]):
             nodes = [n for n in qdq.graph.node if n.name not in unused]
             del qdq.graph.node[:]
             qdq.graph.node.extend(nodes)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Write such LSTMs with dequantized operands again."""
-        plain = PlainGraph(graph, ())
-        for node in [n for n in graph if n.op_type == DYNAMIC_LSTM and n.domain == DOMAIN]:
-            with contextlib.suppress(NotPlain):
-                write_lstm(node, plain)
-        return ()
 
 
 def _turned(qdq: QDQGraph, name: str) -> np.ndarray:

@@ -8,23 +8,18 @@ value. The integers are the same; the scales are multiplied behind the sum rathe
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.model.passes.steps import constant_of, sole_use
-from inlay.quant.plain.graph import NotPlain, PlainGraph, input_of
-from inlay.quant.plain.operators import scaled
+from inlay.quant.notes import TRANSPOSED
 from inlay.quant.qdq_graph import DYNAMIC_QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.conditions import plain_product
-from inlay.types import Port
 
 PRODUCT = "MatMulInteger"
 _TURNED = "_turned"  # ends the name of a product whose weight was transposed
@@ -56,7 +51,7 @@ class DynamicProduct(Rewrite[bool]):
                 continue
             turned = forms[node.name]
             if turned:
-                qdq.set_constant(weight.input[0], partial(_transposed, qdq, weight.input[0]), PRODUCT)
+                qdq.set_constant(weight.input[0], partial(_transposed, qdq, weight.input[0]), PRODUCT, TRANSPOSED)
             made = _integer(node, data, weight, turned, qdq)
             node.name = qdq.unique(f"{node.name}_float")  # it goes, and its name stays with the last of the others
             qdq.insert(made, before=node)
@@ -67,14 +62,6 @@ class DynamicProduct(Rewrite[bool]):
                     replaced.add(dq.name)
         if replaced:
             qdq.finish(unused=replaced)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Write such products with dequantized operands again."""
-        plain = PlainGraph(graph, ())
-        for product in [n for n in graph if n.op_type == PRODUCT]:
-            with contextlib.suppress(NotPlain):
-                _undo(product, plain)
-        return ()
 
 
 def _transposed(qdq: QDQGraph, name: str) -> np.ndarray:
@@ -104,24 +91,3 @@ def _integer(
         make("Mul", [sums, scale], [product], value("Mul") if bias else node.name),
     ]
     return [*made, make("Add", [product, bias], [node.output[0]], node.name)] if bias else made
-
-
-def _undo(product: ir.Node, plain: PlainGraph) -> None:
-    """Undo one product that ``apply`` wrote: a Gemm where its names say that it was one."""
-    end, weight = scaled(product, plain), product.inputs[1]
-    integers = constant_of(weight)
-    if weight is None or integers is None:
-        raise NotPlain("its weight is computed at run time")
-    turned = str(product.name).endswith(_TURNED)
-    if turned:
-        weight = plain.changed(weight, integers.T)
-    data = plain.dequantized(product, product.inputs[0], end.scales[0], input_of(product, 2))
-    inputs = [data, plain.dequantized(product, weight, end.scales[1], input_of(product, 3), 0 if turned else 1)]
-    last, op_type, attributes = end.end, "MatMul", []
-    use = sole_use(last.outputs[0])
-    if use is not None and use[0].op_type == "Add" and str(last.name).startswith(f"{use[0].name}_Mul"):
-        inputs.append(next(v for v in use[0].inputs if v is not None and v is not last.outputs[0]))
-        last, op_type, attributes = use[0], "Gemm", [ir.AttrInt64("transB", 1)] if turned else []
-    elif turned:
-        op_type, attributes = "Gemm", [ir.AttrInt64("transB", 1)]
-    plain.replace(product, op_type, inputs, attributes, end=last).name = last.name

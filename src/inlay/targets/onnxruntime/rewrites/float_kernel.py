@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.quant.keep_float import keep_alone
 from inlay.quant.qdq_graph import QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.types import Port
 
 
 def whole_windows(graph: Graph, node: Node) -> str | None:
@@ -38,7 +35,3 @@ class FloatKernel(Rewrite[bool]):
     def apply(self, qdq: QDQGraph, forms: Mapping[str, bool]) -> None:
         """Keep all of them in float."""
         keep_alone(qdq.graph, qdq.unique, forms)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Nothing: a Size that nobody reads is dropped by whoever drops unused nodes."""
-        return ()

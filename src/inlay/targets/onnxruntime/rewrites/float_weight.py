@@ -7,18 +7,13 @@ they are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.quant.keep_float import OPERATORS, keep_float
-from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
+from inlay.quant.qdq_graph import QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.rewrites.undo import producer_of
-from inlay.types import Port
 
 
 @dataclass(frozen=True)
@@ -39,19 +34,3 @@ class FloatWeight(Rewrite[bool]):
     def apply(self, qdq: QDQGraph, forms: Mapping[str, bool]) -> None:
         """Keep all of them in float."""
         keep_float(qdq.graph, qdq.unique)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """State one scale again; a Size that nobody reads is dropped by whoever drops unused nodes."""
-        for dq in [n for n in graph if n.op_type == DEQUANTIZE and "axis" in n.attributes]:
-            q = producer_of(dq.inputs[0], QUANTIZE)
-            if q is not None and len(q.inputs) == len(dq.inputs) and all(map(_repeats, dq.inputs[1:], q.inputs[1:])):
-                for slot in range(1, len(dq.inputs)):
-                    dq.replace_input_with(slot, q.inputs[slot])
-                del dq.attributes["axis"]
-        return ()
-
-
-def _repeats(value: ir.Value | None, of: ir.Value | None) -> bool:
-    """Whether ``value`` holds several times the one number that ``of`` holds."""
-    many, one = (None if v is None or v.const_value is None else v.const_value.numpy() for v in (value, of))
-    return many is not None and one is not None and one.ndim == 0 and many.ndim == 1 and bool(np.all(many == one))

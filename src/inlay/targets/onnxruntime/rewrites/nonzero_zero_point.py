@@ -8,18 +8,15 @@ same products in the other kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.qdq_graph import DEQUANTIZE, QDQGraph
+from inlay.quant.qdq_graph import QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.rewrites.undo import own_constants, set_constant
-from inlay.types import Port
 
 _WEIGHT = 1  # input slot
 
@@ -51,26 +48,9 @@ class NonzeroZeroPoint(Rewrite[bool]):
             step = _step(weight)
             if np.any(zero_point) or not step:
                 continue
-            qdq.set_constant(dq.input[0], partial(np.add, weight, np.asarray(step, weight.dtype)), self.name)
-            qdq.set_constant(dq.input[2], partial(np.full_like, zero_point, step), self.name)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Shift int8 weights whose zero points are all -1 or all 1 back to zero points of 0."""
-        ports: list[Port] = []
-        for dq in [n for n in graph if n.op_type == DEQUANTIZE]:
-            found = own_constants(dq)
-            if found is None or found[0].dtype != np.int8 or not found[2].size:
-                continue
-            weight, _, zero_point = found
-            step = int(zero_point.flat[0])
-            shifted = weight.astype(np.int16) - step
-            limits = np.iinfo(np.int8)
-            fits = shifted.min(initial=0) >= limits.min and shifted.max(initial=0) <= limits.max
-            if step in (-1, 1) and np.all(zero_point == step) and fits:
-                set_constant(dq.inputs[0], shifted.astype(np.int8))
-                set_constant(dq.inputs[2], np.zeros_like(zero_point))
-                ports.extend(Port(str(use.node.name), use.idx) for use in dq.outputs[0].uses())
-        return ports
+            back = (("less", step),)
+            qdq.set_constant(dq.input[0], partial(np.add, weight, np.asarray(step, weight.dtype)), self.name, back)
+            qdq.set_constant(dq.input[2], partial(np.full_like, zero_point, step), self.name, back)
 
 
 def _step(weight: np.ndarray) -> int:

@@ -7,20 +7,16 @@ where they are: behind it they are those of the last axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.model.passes.steps import constant_of, is_standard, sole_use
 from inlay.quant.qdq_graph import DEQUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.types import Port
 
 _TABLE = 0  # input slot
-_ROWS = "_rows"  # ends the name of the DequantizeLinear behind
 
 
 def table_of_rows(graph: Graph, node: Node) -> str | None:
@@ -58,7 +54,7 @@ class QuantizedTable(Rewrite[bool]):
             if dq is None or qdq.element(dq.input[0]) is None:
                 continue
             output, name = node.output[0], qdq.unique(f"{node.output[0]}_integers")
-            behind = onnx.helper.make_node(DEQUANTIZE, [name, *dq.input[1:]], [output], f"{node.name}{_ROWS}")
+            behind = onnx.helper.make_node(DEQUANTIZE, [name, *dq.input[1:]], [output], f"{node.name}_rows")
             if any(a.name == "axis" for a in dq.attribute):
                 behind.attribute.append(onnx.helper.make_attribute("axis", -1))
             read = dq.output[0]
@@ -73,25 +69,3 @@ class QuantizedTable(Rewrite[bool]):
                 unused.add(dq.name)
         if unused:
             qdq.finish(unused)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Move them before it again."""
-        for node in [n for n in graph if is_standard(n, "Gather")]:
-            use = sole_use(node.outputs[0])
-            table = node.inputs[_TABLE]
-            if use is None or table is None or constant_of(table) is None or use[0].name != f"{node.name}{_ROWS}":
-                continue
-            behind = use[0]
-            attributes = {"axis": 1} if "axis" in behind.attributes else {}
-            dq = ir.node(DEQUANTIZE, [table, *behind.inputs[1:]], attributes, num_outputs=1, name=f"{node.name}_table")
-            dq.outputs[0].name = f"{table.name}_{DEQUANTIZE}"
-            dq.outputs[0].type, dq.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), table.shape
-            graph.insert_before(node, dq)
-            node.replace_input_with(_TABLE, dq.outputs[0])
-            integers, rows = node.outputs[0], behind.outputs[0]
-            integers.type, integers.shape, name = rows.type, rows.shape, rows.name
-            rows.name = f"{name}_behind"
-            rows.replace_all_uses_with(integers, replace_graph_outputs=True)
-            graph.remove(behind, safe=True)
-            integers.name = name
-        return ()

@@ -8,19 +8,17 @@ behind them, take 0.5 to 0.9 of the time. The products are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, path_to_quantizer, set_attributes
+from inlay.quant.qdq_graph import DEQUANTIZE, QDQGraph, path_to_quantizer, set_attributes
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
-from inlay.types import Port
 
 _ROWS = 2  # axis of the rows
 _MOST_TILES = 256  # each is some nodes; sums of 50 MB and more, or shapes that the model states and does not have
@@ -133,26 +131,6 @@ class RowTiling(Rewrite[tuple[Tile, ...]]):
         qdq.finish(unused)
         qdq.drop_shapes(stale)
 
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Join the tiles to one convolution, under the first tile's names."""
-        for joined in [n for n in graph if n.op_type == "Concat" and _axis(n) == _ROWS]:
-            chains = [_chain(value) for value in joined.inputs]
-            first, last = chains[0], chains[-1]
-            if first is None or last is None or any(c is None or not _same(c, first) for c in chains):
-                continue
-            rows, data, conv, *_, q = first
-            (above, left, _, _), (_, _, below, right) = (
-                tuple(c[2].attributes["pads"].as_ints()) for c in (first, last)
-            )
-            conv.attributes["pads"] = ir.AttrInt64s("pads", [above, left, below, right])
-            data.replace_input_with(0, rows.inputs[0])
-            for node in first[2:]:
-                node.outputs[0].shape = None
-            joined.outputs[0].replace_all_uses_with(q.outputs[0])
-            q.outputs[0].shape = joined.outputs[0].shape
-            graph.remove([joined, rows, *(n for c in chains[1:] for n in c or ())], safe=True)
-        return ()
-
 
 def _tile(
     qdq: QDQGraph, chain: Sequence[onnx.NodeProto], data: onnx.NodeProto, tile: Tile, suffix: str
@@ -176,25 +154,3 @@ def _tile(
     pads = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [0, 0, 0, 0])
     set_attributes(found[2], {"pads": (tile.above, pads[1], tile.below, pads[3])}, keep=True)
     return found
-
-
-def _chain(value: ir.Value | None) -> list[ir.Node] | None:
-    """The nodes of a tile, from its Slice to the Q that computes ``value``; None where it is no tile."""
-    found: list[ir.Node] = []
-    while value is not None and (node := value.producer()) is not None and node.inputs:
-        found.insert(0, node)
-        if node.op_type == "Slice":
-            break
-        value = node.inputs[0]
-    kinds = [n.op_type for n in found]
-    tile = len(kinds) > 3 and kinds[:3] == ["Slice", DEQUANTIZE, "Conv"] and kinds[-1] == QUANTIZE
-    return found if tile and "pads" in found[2].attributes else None
-
-
-def _same(tile: list[ir.Node] | None, first: list[ir.Node]) -> bool:
-    """Whether two tiles read rows of the same data, and the same weight and bias."""
-    return tile is not None and tile[0].inputs[0] is first[0].inputs[0] and tile[2].inputs[1:] == first[2].inputs[1:]
-
-
-def _axis(node: ir.Node) -> int | None:
-    return int(node.attributes["axis"].as_int()) if "axis" in node.attributes else None

@@ -14,25 +14,20 @@ on, through an operator that moves elements or to a Concat, nothing is rewritten
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.model.store import tensor_proto
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, set_attributes
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.rewrites.undo import producer_of
-from inlay.types import Port
 
-_SUFFIX = "_saturates"  # ends the name of such a QuantizeLinear
-_BETA = 0.5  # ONNX's default; exporters write no other one
-_ALPHAS = (1 / 6, 0.2)  # torch's and ONNX's
-_CLOSE = 1e-6  # relative difference up to which a slope is one of these
+_SUFFIX = "_saturates"
+_CLOSE = 1e-6  # of a step, by which float32 may have rounded the offset up
 _ABOVE = 1.002  # where the type may end instead of at 1: below half a step of 8 bits
 
 
@@ -60,7 +55,7 @@ class SaturatingHardSigmoid(Rewrite[Line]):
         """The line of a HardSigmoid that rises."""
         if node.op_type != "HardSigmoid":
             return None
-        line = Line(float(node.attributes.get("alpha", 0.2)), float(node.attributes.get("beta", _BETA)))
+        line = Line(float(node.attributes.get("alpha", 0.2)), float(node.attributes.get("beta", 0.5)))
         return line if line.alpha > 0.0 else None
 
     def apply(self, qdq: QDQGraph, forms: Mapping[str, Line]) -> None:
@@ -91,31 +86,11 @@ class SaturatingHardSigmoid(Rewrite[Line]):
                 q.input[slot] = _added(f"{q.input[slot]}{_SUFFIX}", array, qdq)
             old = pairs[0].input[1]
             if qdq.uses[old] == 1 + len(pairs):  # only this Q, until now, and its DQs
-                qdq.set_constant(old, partial(np.copy, scale), self.name)
+                qdq.set_constant(old, partial(np.copy, scale), self.name, ())
                 continue
             name = _added(f"{old}_whole", scale, qdq)
             for reader in pairs:
                 reader.input[1] = name
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Compute the function in float again, between the scales and zero points of the result."""
-        for q in [n for n in graph if n.op_type == QUANTIZE and str(n.name).endswith(_SUFFIX)]:
-            node = producer_of(q.inputs[0], "LeakyRelu")
-            pairs = [use.node for use in q.outputs[0].uses() if use.node.op_type == DEQUANTIZE]
-            mine, others = _numbers(q), _numbers(pairs[0]) if pairs else None
-            if node is None or mine is None or others is None:
-                continue
-            (drawn, zero), (scale, lowest) = mine, others
-            new = ir.node("HardSigmoid", [node.inputs[0]], _line(drawn, scale, zero - lowest), name=node.name)
-            old, result = node.outputs[0], new.outputs[0]
-            result.name, result.type, result.shape = old.name, old.type, old.shape
-            graph.insert_before(node, new)
-            old.replace_all_uses_with(result)
-            graph.remove(node, safe=True)
-            for slot in (1, 2):
-                q.replace_input_with(slot, pairs[0].inputs[slot])
-            q.name = str(q.name).removesuffix(_SUFFIX)
-        return ()
 
 
 def _same_scale(q: onnx.NodeProto, other: onnx.NodeProto, qdq: QDQGraph) -> bool:
@@ -148,18 +123,3 @@ def _drawn(line: Line, q: onnx.NodeProto, qdq: QDQGraph) -> tuple[np.ndarray, np
         return None
     whole = np.full_like(scale, line.beta / steps)
     return whole, np.full_like(scale, line.beta / steps / line.alpha), np.full_like(zero, steps + int(limits.min))
-
-
-def _numbers(node: ir.Node) -> tuple[float, int] | None:
-    """Scale and zero point of a Q or DQ; None where they are not one constant each."""
-    values = [None if v is None or v.const_value is None else v.const_value.numpy() for v in node.inputs[1:]]
-    if len(values) != 2 or any(v is None or v.size != 1 for v in values):
-        return None
-    return float(np.asarray(values[0]).flat[0]), int(np.asarray(values[1]).flat[0])
-
-
-def _line(drawn: float, scale: float, steps: int) -> dict[str, float]:
-    """The attributes, which float32 has rounded: those in use, where they are within that."""
-    alpha, beta = scale / drawn, steps * scale
-    alpha = next((a for a in _ALPHAS if abs(a / alpha - 1.0) < _CLOSE), alpha)
-    return {"alpha": alpha, "beta": _BETA if abs(beta / _BETA - 1.0) < _CLOSE else beta}

@@ -8,19 +8,16 @@ kernels take images as they are and would be slower: that is why this rewrites q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.model.passes.steps import ints
-from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, set_attributes
+from inlay.quant.notes import Inverse
+from inlay.quant.qdq_graph import DEQUANTIZE, QDQGraph, set_attributes
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.rewrites.undo import own_constants, producer_of, set_constant, trimmed
-from inlay.types import Port
 
 SPACE_TO_DEPTH = "SpaceToDepth"
 _BLOCK_SIZES = (2, 4)  # blocks of 3x3 take 0.9 to 1.1 of the time of single pixels (measured as in SpaceToDepth.source)
@@ -54,6 +51,16 @@ class BlockedConv:
         padded[:, :, top : top + height, left : left + width] = array
         split = padded.reshape(outputs, channels, rows, size, columns, size)
         return np.ascontiguousarray(split.transpose(0, 3, 5, 1, 2, 4)).reshape(outputs, -1, rows, columns)
+
+    def inverse(self, shape: tuple[int, ...]) -> Inverse:
+        """Of :meth:`weight`, for arrays of ``shape``."""
+        (outputs, channels, *window), (rows, columns), size = shape, self.kernel, self.size
+        return (
+            ("reshape", (outputs, size, size, channels, rows, columns)),
+            ("transpose", (0, 3, 4, 1, 5, 2)),
+            ("reshape", (outputs, channels, rows * size, columns * size)),
+            ("crop", ((0, outputs), (0, channels), *((f, f + n) for f, n in zip(self.front, window, strict=True)))),
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,8 @@ class SpaceToDepth(Rewrite[BlockedConv]):
             form = forms[node.name]
             blocks = _blocks(node.name, form, data, qdq)
             qdq.insert(blocks, before=node)
-            qdq.rearrange(weight, form.weight, lambda channels: channels, SPACE_TO_DEPTH)
+            back = form.inverse(qdq.shape(weight.input[0]))
+            qdq.rearrange(weight, form.weight, lambda channels: channels, SPACE_TO_DEPTH, back)
             window = {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}
             set_attributes(node, window, keep=True)
             qdq.uses[data.output[0]] -= 1
@@ -121,21 +129,6 @@ class SpaceToDepth(Rewrite[BlockedConv]):
                 unused.add(data.name)
             node.input[0] = blocks[-1].output[0]
         qdq.finish(unused)
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Let such convolutions read pixels again; zeros at the edges of the window are trimmed."""
-        for conv in [n for n in graph if n.op_type == "Conv"]:
-            dq = producer_of(conv.inputs[0], DEQUANTIZE)
-            move = None if dq is None else producer_of(dq.inputs[0], SPACE_TO_DEPTH)
-            found = own_constants(producer_of(conv.inputs[1], DEQUANTIZE))
-            quantized = None if move is None or producer_of(move.inputs[0], QUANTIZE) is None else move.inputs[0]
-            if dq is None or move is None or found is None or quantized is None or len(conv.inputs[0].uses()) > 1:  # type: ignore[union-attr]
-                continue
-            _read_pixels(conv, int(move.attributes["blocksize"].as_int()), found)
-            dq.replace_input_with(0, quantized)
-            dq.outputs[0].shape = quantized.shape
-            graph.remove(move, safe=True)
-        return ()
 
 
 def _blocks(name: str, form: BlockedConv, data: onnx.NodeProto, qdq: QDQGraph) -> list[onnx.NodeProto]:
@@ -145,20 +138,3 @@ def _blocks(name: str, form: BlockedConv, data: onnx.NodeProto, qdq: QDQGraph) -
     )
     move = onnx.helper.make_node(SPACE_TO_DEPTH, [data.input[0]], [quantized], own, blocksize=form.size)
     return [move, onnx.helper.make_node(DEQUANTIZE, [quantized, *data.input[1:]], [read], read)]
-
-
-def _read_pixels(conv: ir.Node, size: int, constants: tuple[np.ndarray, ...]) -> None:
-    """Give ``conv`` its weight over pixels: the inverse of :meth:`BlockedConv.weight`, less what its zeros allow."""
-    blocked, _, zero_point = constants
-    outputs, channels, rows, columns = blocked.shape
-    split = blocked.reshape(outputs, size, size, channels // size**2, rows, columns).transpose(0, 3, 4, 1, 5, 2)
-    weight = split.reshape(outputs, channels // size**2, rows * size, columns * size)
-    values = weight.astype(np.int32) - zero_point.reshape(-1, 1, 1, 1)
-    pads = [p * size for p in ints(conv, "pads", (0, 0, 0, 0))]
-    smaller, window = trimmed(weight, values, pads, spare=size - 1)
-    dq = producer_of(conv.inputs[1], DEQUANTIZE)
-    assert dq is not None
-    set_constant(dq.inputs[0], smaller)
-    dq.outputs[0].shape = ir.Shape(smaller.shape)
-    for name in ("kernel_shape", "strides", "pads"):
-        conv.attributes[name] = ir.AttrInt64s(name, window.get(name, [size, size]))

@@ -7,20 +7,17 @@ puts the pixels in their places, as bytes. The products are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.model.passes.steps import ints
-from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, path_to_quantizer, set_attributes
+from inlay.quant.notes import Inverse
+from inlay.quant.qdq_graph import QDQGraph, path_to_quantizer, set_attributes
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.rewrites.undo import own_constants, producer_of, set_constant, trimmed
-from inlay.types import Port
 
 DEPTH_TO_SPACE = "DepthToSpace"
 
@@ -53,6 +50,25 @@ class BlockConv:
             for (b, e), m in self.taps[1].items():
                 blocks[a, b, :, :, d, e] = turned[:, :, k, m]
         return blocks.reshape(-1, channels, *self.kernel)
+
+    def inverse(self, shape: tuple[int, ...]) -> Inverse:
+        """Of :meth:`weight`, for arrays of ``shape``.
+
+        Each pixel ``a`` of a block and tap ``d`` of the Conv stands for the same tap of the transposed weight, less an
+        offset, in a window of ``size * kernel`` taps: ``a + size * (kernel - 1 - d)``.
+        """
+        (channels, outputs, *window), size, bounds = shape, self.size, []
+        for taps, kernel, length in zip(self.taps, self.kernel, window, strict=True):
+            (a, d), tap = next(iter(taps.items()))
+            first = a + size * (kernel - 1 - d) - tap
+            bounds.append((first, first + length))
+        return (
+            ("reshape", (size, size, outputs, channels, *self.kernel)),
+            ("flip", (4, 5)),
+            ("transpose", (3, 2, 4, 0, 5, 1)),
+            ("reshape", (channels, outputs, size * self.kernel[0], size * self.kernel[1])),
+            ("crop", ((0, channels), (0, outputs), *bounds)),
+        )
 
     def channels(self, array: np.ndarray) -> np.ndarray:
         """One value per output channel (bias, scale) as one per channel of the Conv."""
@@ -159,87 +175,17 @@ class TransposedConv(Rewrite[BlockConv]):
         qdq.finish()
         qdq.drop_shapes(stale)
 
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Turn such convolutions into ConvTranspose again; zeros at the edges of the window are trimmed."""
-        for move in [n for n in graph if n.op_type == DEPTH_TO_SPACE]:
-            q = producer_of(move.inputs[0], QUANTIZE)
-            conv = None if q is None else self._computed_by(q.inputs[0])
-            if q is None or conv is None or not _transpose(conv, int(move.attributes["blocksize"].as_int()), graph):
-                continue
-            q.outputs[0].shape = move.outputs[0].shape
-            move.outputs[0].replace_all_uses_with(q.outputs[0])
-            graph.remove(move, safe=True)
-        return ()
-
-    def _computed_by(self, value: ir.Value | None) -> ir.Node | None:
-        """The Conv that computes ``value``, through absorbed activations that nothing else reads."""
-        while value is not None and len(value.uses()) == 1 and (node := value.producer()) is not None:
-            if node.op_type == "Conv":
-                return node
-            value = node.inputs[0] if node.op_type in self.absorbed else None
-        return None
-
 
 def _rearrange(dq: onnx.NodeProto, form: BlockConv, qdq: QDQGraph, is_weight: bool) -> None:
     """Put the constant behind ``dq``, and a scale per channel, in the order of the Conv's outputs."""
     if is_weight:
-        qdq.rearrange(dq, form.weight, form.channels, DEPTH_TO_SPACE)
-    else:
-        qdq.set_constant(dq.input[0], partial(form.channels, qdq.constant(dq.input[0])), DEPTH_TO_SPACE)
-    for name in dq.input[1:]:
+        inverse = form.inverse(qdq.shape(dq.input[0]))
+        qdq.rearrange(dq, form.weight, form.channels, DEPTH_TO_SPACE, inverse)
+    for name in dq.input[is_weight:]:
         array = qdq.constant(name)
         if array.ndim:
-            qdq.set_constant(name, partial(form.channels, array), DEPTH_TO_SPACE)
+            back = (("crop", ((0, array.size),)),)
+            qdq.set_constant(name, partial(form.channels, array), DEPTH_TO_SPACE, back)
     if is_weight and dq.attribute:
         set_attributes(dq, {}, keep=False)
         dq.attribute.append(onnx.helper.make_attribute("axis", 0))
-
-
-def _transpose(conv: ir.Node, size: int, graph: ir.Graph) -> bool:
-    """Replace ``conv``, which computes blocks of ``size x size`` pixels, by a ConvTranspose, where that is possible.
-
-    With a weight of ``size * kernel`` taps, tap ``k = a + size * (kernel - 1 - d)`` serves pixel ``a`` of a block and
-    tap ``d`` of the Conv, and both pads are ``size * (kernel - 1 - pad)``: the inverse of :func:`_axis`.
-    """
-    dequantizers = [producer_of(v, DEQUANTIZE) for v in conv.inputs[1:]]
-    constants = [own_constants(dq) for dq in dequantizers]
-    if not constants or any(c is None for c in constants):
-        return False
-    (blocks, _, zero_point), *_ = (c for c in constants if c is not None)
-    total, channels, *kernel = blocks.shape
-    pads = ints(conv, "pads", (0, 0, 0, 0))
-    turned = [size * (kernel[i % 2] - 1 - pads[i]) for i in range(4)]
-    arrays = [array for c in constants if c is not None for array in c]
-    per_channel = [array for array in arrays if array.ndim == 1]
-    if total % size**2 or min(turned) < 0 or any(not _repeats(a, size**2) for a in per_channel):
-        return False
-    outputs, (rows, columns) = total // size**2, kernel
-    split = blocks.reshape(size, size, outputs, channels, rows, columns)[:, :, :, :, ::-1, ::-1]
-    weight = split.transpose(3, 2, 4, 0, 5, 1).reshape(channels, outputs, rows * size, columns * size)
-    values = weight.astype(np.int32) - (zero_point[:outputs].reshape(1, -1, 1, 1) if zero_point.ndim else zero_point)
-    weight, window = trimmed(weight, values, turned)
-    for dq, found in zip(dequantizers, constants, strict=True):
-        assert dq is not None
-        assert found is not None
-        for slot, array in enumerate(found):
-            if slot or array.ndim == 1:
-                set_constant(dq.inputs[slot], array[:outputs] if array.ndim else array)
-    weight_dq = dequantizers[0]
-    assert weight_dq is not None
-    set_constant(weight_dq.inputs[0], weight)
-    weight_dq.outputs[0].shape = ir.Shape(weight.shape)
-    if "axis" in weight_dq.attributes:
-        weight_dq.attributes["axis"] = ir.AttrInt64("axis", 1)
-    attributes = {"kernel_shape": window["kernel_shape"], "strides": [size, size], "pads": window["pads"]}
-    old = conv.outputs[0]
-    new = ir.node("ConvTranspose", conv.inputs, attributes, name=conv.name)
-    new.outputs[0].name, new.outputs[0].type = old.name, old.type
-    graph.insert_before(conv, new)
-    old.replace_all_uses_with(new.outputs[0])
-    graph.remove(conv, safe=True)
-    return True
-
-
-def _repeats(array: np.ndarray, times: int) -> bool:
-    """Whether ``array`` is one part repeated ``times`` times."""
-    return array.size % times == 0 and np.array_equal(array, np.tile(array[: array.size // times], times))

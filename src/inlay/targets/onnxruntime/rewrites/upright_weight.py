@@ -6,22 +6,19 @@ With it, the whole weight is dequantized in each inference. Stored transposed, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.qdq_graph import DEQUANTIZE, QDQGraph
+from inlay.quant.notes import TRANSPOSED
+from inlay.quant.qdq_graph import QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.conditions import plain_product
-from inlay.targets.rewrites.undo import producer_of, set_constant
-from inlay.types import Port
 
 _WEIGHT = 1  # input slot
-_UPRIGHT = "_upright"  # ends the name of a DequantizeLinear whose weight was transposed
 
 
 @dataclass(frozen=True)
@@ -45,30 +42,15 @@ class UprightWeight(Rewrite[bool]):
             if dq is None or not qdq.owns(dq) or qdq.dequantizer(node.input[0]) is not None:
                 continue
             for name in dq.input:
-                qdq.set_constant(name, partial(_transposed, qdq, name), self.name)
+                qdq.set_constant(name, partial(_transposed, qdq, name), self.name, TRANSPOSED)
             for attribute in dq.attribute:
                 if attribute.name == "axis":
                     attribute.i = 1 - attribute.i % 2
             for attribute in node.attribute:
                 if attribute.name == "transB":
                     attribute.i = 0
-            dq.name = f"{dq.name}{_UPRIGHT}"
+            dq.name = f"{dq.name}_upright"
             qdq.drop_shapes([dq.output[0]])
-
-    def undo(self, graph: ir.Graph) -> Iterable[Port]:
-        """Transpose such weights again."""
-        for node in [n for n in graph if n.op_type == "Gemm"]:
-            dq = producer_of(node.inputs[_WEIGHT], DEQUANTIZE)
-            if dq is None or not str(dq.name).endswith(_UPRIGHT):
-                continue
-            for value in dq.inputs:
-                assert value is not None
-                assert value.const_value is not None
-                set_constant(value, value.const_value.numpy().T)
-            if "axis" in dq.attributes:
-                dq.attributes["axis"] = ir.AttrInt64("axis", 1 - dq.attributes["axis"].as_int() % 2)
-            node.attributes["transB"] = ir.AttrInt64("transB", 1)
-        return ()
 
 
 def _transposed(qdq: QDQGraph, name: str) -> np.ndarray:

@@ -1,0 +1,190 @@
+"""What stood in a graph before a target's rewrites, noted on the nodes that they wrote: by it they are undone.
+
+A written node carries, as metadata, those that stood in its place, with the constants and the stated shapes that were
+lost. Constants that the file holds in another form are not kept twice: their note says how to have them back. In a file
+that was changed since, in which what is noted no longer fits, nothing is undone: it is read as it stands, as one of
+other origin or without notes is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from inlay.model.metadata import has_entries
+from inlay.types import Port, PortRewrite
+
+NOTE, SELECTED = "inlay.was", "inlay.rewrites"
+"""Metadata of a node: what stood in its place, and for which of its inputs a placement named rewrites."""
+
+Inverse = tuple[tuple[str, Any], ...]
+"""Steps by which an array is had back from its rearranged form, by name, each with its argument."""
+
+TRANSPOSED: Inverse = (("transpose", None),)
+"""Of a transposed array."""
+
+_SAME = "same"  # names the note of a node that is as it was, and reads constants that are not
+
+_STEPS: Mapping[str, Callable[[np.ndarray, Any], np.ndarray]] = {
+    "less": lambda array, number: array - array.dtype.type(number),
+    "reshape": lambda array, shape: array.reshape(shape),
+    "transpose": lambda array, order: array.transpose(order),
+    "flip": lambda array, axes: np.flip(array, axes),
+    "diagonal": lambda array, axes: np.diagonal(array, 0, *axes),  # becomes the last axis
+    "crop": lambda array, bounds: array[tuple(slice(*b) for b in bounds)],
+}
+
+
+def inverted(array: np.ndarray, inverse: Iterable[tuple[str, Any]]) -> np.ndarray:
+    """``array`` as it was. Raises KeyError, TypeError, ValueError or IndexError where it does not fit."""
+    for step, argument in inverse:
+        array = _STEPS[step](array, tuple(argument) if isinstance(argument, list) else argument)
+    return np.ascontiguousarray(array)
+
+
+class Unwritten:
+    """A graph before it is rewritten; names of its nodes are unique."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._nodes = {n.name: n.SerializeToString() for n in graph.node}
+        self._tensors = {t.name: t.SerializeToString() for t in graph.initializer}
+        self._shapes = {i.name: i.SerializeToString() for i in graph.value_info}
+
+    def note(
+        self, graph: onnx.GraphProto, inverses: Mapping[str, Inverse], selected: Mapping[str, Mapping[str, list[int]]]
+    ) -> None:
+        """Leave notes on the nodes of ``graph``, the rewritten one, that are new or read something new.
+
+        Args:
+            graph: changed in place.
+            inverses: of changed constants, by name; others are noted whole.
+            selected: by node, the slots at which a placement named rewrites, by rewrite.
+        """
+        tensors = {t.name: t for t in graph.initializer}
+        lost = {v for v, was in self._tensors.items() if v not in tensors or tensors[v].SerializeToString() != was}
+        same = {n.name for n in graph.node if self._nodes.get(n.name) == n.SerializeToString()}
+        hosts = [n for n in graph.node if n.name not in same or lost.intersection(n.input)]
+        count = str(len(hosts))
+        notes = {n.name: onnx.GraphProto(name=_SAME if n.name in same else "", doc_string=count) for n in hosts}
+        written = [note for note in notes.values() if not note.name]
+        gone, names = list[onnx.NodeProto](), {n.name for n in graph.node}
+        for name, was in self._nodes.items():
+            if name in same:
+                continue
+            gone.append(onnx.NodeProto.FromString(was))
+            if name in names:
+                notes[name].node.extend(gone)
+                gone.clear()
+        if written:
+            stated = {i.name for i in graph.value_info}
+            shapes = [onnx.ValueInfoProto.FromString(was) for v, was in self._shapes.items() if v not in stated]
+            written[-1].node.extend(gone)
+            written[-1].value_info.extend(shapes)
+        for node in hosts:
+            note = notes[node.name]
+            for value in [v for n in (note.node if node.name not in same else [node]) for v in n.input]:
+                if value in lost:
+                    lost.remove(value)
+                    if value in inverses:
+                        note.metadata_props.add(key=value, value=json.dumps(inverses[value]))
+                    else:
+                        note.initializer.add().ParseFromString(self._tensors[value])
+            packed = zlib.compress(note.SerializeToString(deterministic=True))
+            node.metadata_props.add(key=NOTE, value=base64.b64encode(packed).decode())
+        for node in graph.node:
+            if node.name in selected:
+                node.metadata_props.add(key=SELECTED, value=json.dumps(selected[node.name]))
+
+
+def undo(graph: ir.Graph) -> frozenset[PortRewrite]:
+    """Undo all rewrites of ``graph`` by their notes, and return where a placement named them.
+
+    Raises:
+        ValueError: a note does not fit; the graph is left in an unknown state.
+    """
+    try:
+        return _undo(graph)
+    except (KeyError, TypeError, IndexError, AttributeError, DecodeError, zlib.error) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def forget(graph: ir.Graph) -> None:
+    """Remove all notes."""
+    for node in graph:
+        if has_entries(node, "metadata_props"):
+            for key in (NOTE, SELECTED):
+                node.metadata_props.pop(key, None)
+
+
+def _undo(graph: ir.Graph) -> frozenset[PortRewrite]:
+    noted = [n for n in graph if has_entries(n, "metadata_props")]
+    notes = {n: _read(n.metadata_props[NOTE]) for n in noted if NOTE in n.metadata_props}
+    if any(note.doc_string != str(len(notes)) for note in notes.values()):
+        raise ValueError("some notes are gone")
+    written = {n for n, note in notes.items() if note.name != _SAME}
+    values = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
+    values |= {str(v.name): v for n in graph if n not in written for v in n.outputs}
+    for note in notes.values():
+        for tensor in note.initializer:
+            values[tensor.name] = _set_constant(graph, tensor.name, ir.from_proto(tensor))
+        for entry in note.metadata_props:
+            held = values[entry.key].const_value
+            array = inverted(held.numpy(), json.loads(entry.value))  # type: ignore[union-attr]
+            _set_constant(graph, entry.key, ir.tensor(array, name=entry.key))
+    protos = [(n, proto) for n in graph if n in written for proto in notes[n].node]
+    for name in [v for _, proto in protos for v in proto.output if v]:
+        if name in values:
+            raise ValueError(f"{name} is there")
+        values[name] = ir.Value(name=name)
+    for node, proto in protos:
+        graph.insert_before(node, _node(proto, values))
+    for old in [v for n in written for v in n.outputs if v.name]:
+        if str(old.name) in values:
+            new = values[str(old.name)]
+            new.type, new.shape = old.type, old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+    for info in [i for note in notes.values() for i in note.value_info]:
+        ir.serde.deserialize_value_info_proto(info, values[info.name])
+    selected = [
+        PortRewrite(Port(str(n.name), slot), name)
+        for n in noted
+        for name, slots in json.loads(n.metadata_props.get(SELECTED, "{}")).items()
+        for slot in slots
+    ]
+    graph.remove(written, safe=True)  # raises ValueError where one of their values is still read
+    graph.sort()
+    return frozenset(selected)
+
+
+def _read(text: str) -> onnx.GraphProto:
+    return onnx.GraphProto.FromString(zlib.decompress(base64.b64decode(text, validate=True)))
+
+
+def _node(proto: onnx.NodeProto, values: Mapping[str, ir.Value]) -> ir.Node:
+    return ir.Node(
+        proto.domain,
+        proto.op_type,
+        [values[v] if v else None for v in proto.input],
+        [ir.serde.deserialize_attribute(a) for a in proto.attribute],
+        outputs=[values[v] if v else ir.Value(name="") for v in proto.output],
+        name=proto.name,
+        doc_string=proto.doc_string or None,
+        metadata_props={m.key: m.value for m in proto.metadata_props},
+    )
+
+
+def _set_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    value = graph.initializers.get(name)
+    if value is None:
+        value = ir.Value(name=name, const_value=tensor)
+        graph.register_initializer(value)
+    value.const_value, value.shape, value.type = tensor, ir.Shape(tensor.shape.numpy()), ir.TensorType(tensor.dtype)
+    return value
