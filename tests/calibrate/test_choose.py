@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,8 +21,9 @@ from inlay.calibrate.clock import StepClock
 from inlay.calibrate.observe import Observed, observe
 from inlay.calibrate.ranges import RangeProbe
 from inlay.calibrate.scorer import Question, Score, TableScorer, in_process
+from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.data import Samples, StressSet, Variation
+from inlay.data import Feed, Samples, StressSet, Variation
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
 from inlay.model.hands import helped
@@ -93,20 +94,22 @@ class By:
         return self.function(table, placement)
 
 
+def task(space: Workspace, feeds: Sequence[Feed], score: Score, **more: Any) -> CalibrationTask:
+    given: dict[str, Any] = {"observed": space.observed, "placement": space.full(), **more}
+    return CalibrationTask(prepared=space.prepared, feeds=feeds, score=score, **given)
+
+
 def choose(space: Workspace, least_db: float | None = None) -> tuple[CalibrationChoice, Scorer]:
     scorer = Scorer(space)
     some = [dict(feed) for feed in space.feeds[:8]]
-    found = choose_calibration(
-        space.prepared, space.observed, space.full(), some, scorer, 3.0, min_sqnr_db=least_db, clock=StepClock()
-    )
-    return found, scorer
+    return choose_calibration(task(space, some, scorer, min_sqnr_db=least_db), 3.0, clock=StepClock()), scorer
 
 
 def test_never_worse_than_the_best_method_alone(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(12))
     found, scorer = choose(space)
     partial = space.observed.half(1)
-    single, scores = choose_method(space.prepared, partial, space.full(), scorer)
+    single, scores = choose_method(task(space, (), scorer), space.full())
     after = scorer(found.table(space.prepared, partial), space.full())
     assert set(scores) == set(METHODS)
     if found.method != single:  # another one may be better once weights are rounded: that depends on the processor
@@ -135,10 +138,8 @@ def test_the_method_is_chosen_for_the_weights_as_they_are_rounded(workspace: Mak
         credits = {ranges[last]: 60.0 if rounded else 20.0, ranges[first]: 40.0}
         return scorer(table, placement) + credits.get(table.params("v1", QType.UINT8), 0.0)
 
-    some, full = [dict(feed) for feed in space.feeds[:8]], space.full()
-    found = choose_calibration(
-        space.prepared, space.observed, full, some, By(score), 3.0, methods=(first, last), clock=StepClock()
-    )
+    some = [dict(feed) for feed in space.feeds[:8]]
+    found = choose_calibration(task(space, some, By(score), methods=(first, last)), 3.0, clock=StepClock())
     assert found.rounding.steps
     assert asked == {False, True}
     assert max(found.scores, key=found.scores.__getitem__) == first
@@ -167,10 +168,9 @@ def test_several_hands_choose_as_one_does(
         judge = Judge([exact.run(feed) for feed in last.feeds], last, Bound(), confidence=None)
         score = TableScorer(judge, in_process(space.prepared, last.feeds))
         with helped(recruit, 1e9):
-            observed, full = observe(space.prepared, some), space.full()
-            choice = choose_calibration(
-                space.prepared, observed, full, some.feeds, score, 3.0, min_sqnr_db=60.0, clock=StepClock()
-            )
+            observed = observe(space.prepared, some)
+            asked = task(space, some.feeds, score, observed=observed, min_sqnr_db=60.0)
+            choice = choose_calibration(asked, 3.0, clock=StepClock())
         made.append((choice, choice.rounding.digest, choice.digest(observed)))
     assert made[0] == made[1]
     assert made[0][0].rounding.steps
@@ -226,17 +226,8 @@ def test_products_are_chosen_for_where_all_is_clearly_below_the_bound(
         return full_db if placement == full else 30.0
 
     some = [dict(feed) for feed in space.feeds]
-    found = choose_calibration(
-        space.prepared,
-        space.observed,
-        full,
-        some,
-        By(score),
-        0.0,
-        min_sqnr_db=20.0,
-        clock=StepClock(),
-        products=products,
-    )
+    given = task(space, some, By(score), min_sqnr_db=20.0, products=products)
+    found = choose_calibration(given, 0.0, clock=StepClock())
     assert (asked.count(full), asked.count(products) > len(METHODS)) == ((1, True) if apart else (len(asked), False))
     assert set(found.scores) == set(METHODS)
     assert found.report["whole"] == (not apart)
@@ -249,7 +240,7 @@ def test_a_choice_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
         return Failed("run", "no") if table.corrects("conv0") else 10.0
 
     some = [dict(feed) for feed in space.feeds]
-    found = choose_calibration(space.prepared, space.observed, space.full(), some, By(score), 0.0, clock=StepClock())
+    found = choose_calibration(task(space, some, By(score)), 0.0, clock=StepClock())
     assert not found.weight_error_means
     assert found.method == METHODS[0]
 
@@ -261,10 +252,10 @@ def test_a_method_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
     def score(table: QParamsTable, placement: Placement) -> float | Failed:
         return Failed("run", "no") if next(failed) else -10.0
 
-    method, scores = choose_method(space.prepared, space.observed, space.full(), By(score))
+    method, scores = choose_method(task(space, (), By(score)), space.full())
     assert method == METHODS[1]
     assert list(scores) == [METHODS[i] for i in (1, 3, 4, 5)]
-    nothing = choose_method(space.prepared, space.observed, space.full(), By(lambda *_: Failed("run", "no")))
+    nothing = choose_method(task(space, (), By(lambda *_: Failed("run", "no"))), space.full())
     assert nothing == (METHODS[0], {})
 
 
@@ -275,7 +266,7 @@ def test_where_the_first_method_is_hopeless_no_other_is_tried(workspace: MakeWor
         asked.append(5.0 + len(asked))
         return asked[-1]
 
-    given = space.prepared, space.observed, space.full(), By(score)
+    given = task(space, (), By(score)), space.full()
     assert choose_method(*given, least_db=6.0) == (METHODS[0], {METHODS[0]: 5.0})
     del asked[:]
     assert set(choose_method(*given, least_db=5.0)[1]) == {*METHODS}, "at the limit all are"
@@ -283,7 +274,7 @@ def test_where_the_first_method_is_hopeless_no_other_is_tried(workspace: MakeWor
 
 def test_without_samples_one_method_serves(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(4))
-    found = choose_calibration(space.prepared, space.observed, space.full(), (), Scorer(space), 3.0, clock=StepClock())
+    found = choose_calibration(task(space, (), Scorer(space)), 3.0, clock=StepClock())
     assert not found.chosen
     assert not found.weight_error_means
     assert str(found) == f"ranges by {found.method}"
@@ -331,8 +322,8 @@ def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
         return By(score)
 
     def chosen(score: Score, seconds: float, inference_s: float = 0.0) -> CalibrationChoice:
-        until, asked = Deadline(clock() + seconds, clock), (space.prepared, space.observed, space.full(), some)
-        return choose_calibration(*asked, score, 3.0, deadline=until, inference_s=inference_s)
+        until = Deadline(clock() + seconds, clock)
+        return choose_calibration(task(space, some, score), 3.0, deadline=until, inference_s=inference_s)
 
     quiet = chosen(slow(0.0), math.inf)
     assert chosen(slow(10.0), 1000.0) == chosen(slow(99.0), math.inf) == quiet
@@ -366,9 +357,8 @@ def test_ranges_are_widened_for_variations_at_a_small_price_only(workspace: Make
     varied = on_varied(scorer, factor)
 
     def chosen(observed: Observed, stress_score: Score | None) -> CalibrationChoice:
-        return choose_calibration(
-            space.prepared, observed, placement, some.feeds, scorer, 0.0, methods=("minmax",), stress_score=stress_score
-        )
+        more: dict[str, Any] = {"observed": observed, "methods": ("minmax",), "stress_score": stress_score}
+        return choose_calibration(task(space, some.feeds, scorer, **more), 0.0)
 
     plain, stressed = observe(space.prepared, some), observe(space.prepared, some, stress=stress)
     assert chosen(plain, varied) == chosen(stressed, None), "nothing is known of the one or the other"
@@ -399,7 +389,7 @@ def test_a_selection_that_is_cut_short_says_so(workspace: MakeWorkspace, monkeyp
 
     monkeypatch.setattr(RangeProbe, "each", slow)
     some, until = [dict(feed) for feed in space.feeds[:8]], Deadline(clock() + 60.0, clock)
-    found = choose_calibration(space.prepared, space.observed, space.full(), some, Scorer(space), 3.0, deadline=until)
+    found = choose_calibration(task(space, some, Scorer(space)), 3.0, deadline=until)
     assert "fewer trials" in found.cut
     assert found.report["after_db"] >= found.report["before_db"]
 

@@ -17,9 +17,9 @@ import onnx_ir as ir
 from inlay.autotuner.kept_calibration import Calibration, keep, kept, key_of
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
-from inlay.calibrate.clock import StepClock
 from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import TableScorer, in_process
+from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, files_of, input_specs, random_samples, read_samples, split
 from inlay.data import bound as with_sizes
@@ -203,15 +203,14 @@ class Subject:
         some = self._samples.part(range(min(policy.SCORING_SAMPLES, len(self._samples))))
         reference = Session(prepared.emitter.base, prepared.store)
         judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), confidence=None)
-        choice = choose_calibration(
-            prepared,
-            observed,
-            prepared.label(frozenset(u.name for u in prepared.selectable)),
-            self._samples.feeds,
-            TableScorer(judge, in_process(prepared, some.feeds)),
-            policy.DEFAULT_SECONDS,
-            clock=StepClock.for_model(prepared),
+        task = CalibrationTask(
+            prepared=prepared,
+            observed=observed,
+            placement=prepared.label(frozenset(u.name for u in prepared.selectable)),
+            feeds=self._samples.feeds,
+            score=TableScorer(judge, in_process(prepared, some.feeds)),
         )
+        choice = choose_calibration(task, policy.DEFAULT_SECONDS)
         return Calibration(choice.table(prepared, observed), choice.rounding, choice.digest(observed))
 
 

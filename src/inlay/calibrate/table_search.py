@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from inlay.calibrate import policy
@@ -22,7 +22,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Judge
 from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.gptq import NEAREST, Rounding, Steps
-from inlay.quant.observers import STRESS, Method
+from inlay.quant.observers import METHODS, STRESS, Method
 from inlay.quant.parts import Reference
 from inlay.quant.qparams import QParamsTable, covered
 from inlay.quant.sensitivity import Powers, probe_budget, sensitivity, units_within
@@ -30,62 +30,87 @@ from inlay.trial import Failed, noise_of
 from inlay.types import Placement, QParams, QType
 
 
-@dataclass(frozen=True, eq=False)
-class TableSearch:
-    """What all comparisons of tables share.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CalibrationTask:
+    """What qparams are chosen for, and by what.
 
     Attributes:
         prepared: the model.
         observed: histograms.
-        placement: what is quantized.
-        method: of calibration, for all values; it also decides what is shared.
-        methods: to choose from.
+        placement: all that may be quantized.
+        feeds: calibration samples; without any (or with random ones, which say nothing about ranges) one method serves
+            for all.
+        score: of a table and a placement, on samples of no scene that the second half of ``feeds`` shows.
+        min_sqnr_db: the accuracy constraint in dB, or None.
+        methods: to choose from; earlier ones win ties.
         fixed: qparams that replace the computed ones.
-        feeds: samples, alternating between the first and the second half of all.
-        clock: returns seconds.
-        exact: outputs of the float model for these samples.
-        until: when range selection is cut short.
-        rounding: how weights are rounded.
+        stress_score: as ``score``, on variations of its samples, where ``observed`` knows how far variations reach:
+            then ranges that these overrun are widened where that pays.
+        products: the part of ``placement`` in which operators with weights read low precision, and nothing else does.
     """
 
     prepared: PreparedModel
     observed: Observed
     placement: Placement
-    method: Method
-    methods: Sequence[Method]
-    fixed: FixedQParams | None
-    _: KW_ONLY
     feeds: Sequence[Feed]
-    clock: Callable[[], float]
+    score: Score
+    min_sqnr_db: float | None = None
+    methods: Sequence[Method] = METHODS
+    fixed: FixedQParams | None = None
+    stress_score: Score | None = None
+    products: Placement = field(default_factory=Placement)
+
+    def second_half(self, choice: CalibrationChoice) -> QParamsTable:
+        """The table of a choice with ranges of the second half of the samples: what ``score`` is asked about."""
+        return choice.table(self.prepared, self.observed.half(1), self.fixed)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableSearch:
+    """What all comparisons of tables share, and the choice so far.
+
+    Attributes:
+        task: the model, histograms and what scores tables.
+        placement: what is quantized.
+        choice: how qparams are made so far; its method also decides what is shared.
+        feeds: samples, alternating between the first and the second half of all.
+        exact: outputs of the float model for these samples.
+        clock: returns seconds.
+        until: when range selection is cut short.
+    """
+
+    task: CalibrationTask
+    placement: Placement
+    choice: CalibrationChoice
+    feeds: Sequence[Feed]
     exact: ExactOutputs
+    clock: Callable[[], float]
     until: Deadline = NEVER
-    rounding: Rounding = NEAREST
 
     @cached_property
     def domains(self) -> Mapping[str, str]:
         """The domain of each value that shares its qparams; it stays when a domain gets another method."""
-        return domains_of(self.prepared, self.observed, self.method)
+        return domains_of(self.task.prepared, self.task.observed, self.choice.method)
 
     @cached_property
     def members(self) -> Mapping[str, list[str]]:
         """The observed values of each domain."""
         found: dict[str, list[str]] = {}
-        for value in self.observed.histograms:
+        for value in self.task.observed.histograms:
             found.setdefault(self.domains.get(value, value), []).append(value)
         return found
 
-    def table(self, method: Method, means: WeightErrorMeans | None = None, half: int | None = None) -> QParamsTable:
-        """QParams by ``method`` for every domain, ranges from one half of the samples or from all."""
-        chosen = dict.fromkeys(self.members, method)
-        observed = self.observed if half is None else self.observed.half(half)
-        choice = CalibrationChoice(self.method, chosen, means or {}).rounding_by(self.rounding)
-        return choice.table(self.prepared, observed, self.fixed)
+    def _table(self, method: Method | None = None, half: int | None = None) -> QParamsTable:
+        """QParams by one method for every domain, ranges from one half of the samples or from all."""
+        chosen = dict.fromkeys(self.members, method or self.choice.method)
+        observed = self.task.observed if half is None else self.task.observed.half(half)
+        return replace(self.choice, chosen=chosen).table(self.task.prepared, observed, self.task.fixed)
 
     def overrun(self, choice: CalibrationChoice, share: float) -> list[str]:
         """Domains whose range variations exceed by more than ``share`` of it."""
         found = []
         for domain, values in self.members.items():
-            histograms = [self.observed.ranged[v] for v in values]
+            histograms = [self.task.observed.ranged[v] for v in values]
             method = choice.chosen.get(domain, choice.method)
             (low, high), (far_low, far_high) = (
                 (min(r.low for r in ranges), max(r.high for r in ranges))
@@ -95,27 +120,13 @@ class TableSearch:
                 found.append(domain)
         return found
 
-    def score(self, choice: CalibrationChoice, score: Score, placement: Placement) -> float | Failed:
-        """SQNR in dB of ``placement`` with ranges of the second half of the samples."""
-        return score(self._second_half(choice), placement)
+    def scores(self, choices: Iterable[CalibrationChoice], score: Score | None = None) -> Iterator[float | Failed]:
+        """SQNR in dB of all that is quantized by each choice, by the task's score or another one."""
+        questions = ((self.task.second_half(choice), self.placement) for choice in choices)
+        return (score or self.task.score).each(questions)
 
-    def scores(self, choices: Iterable[CalibrationChoice], score: Score) -> Iterator[float | Failed]:
-        """The same of several, of all that is quantized."""
-        return score.each((self._second_half(choice), self.placement) for choice in choices)
-
-    def _second_half(self, choice: CalibrationChoice) -> QParamsTable:
-        return choice.table(self.prepared, self.observed.half(1), self.fixed)
-
-    def weight_error_means(self) -> WeightErrorMeans:
-        """Of all rounded weights whose biases are quantized."""
-        prepared = self.prepared
-        units = [u for u in prepared.units if u.biases and self.placement.qtype(u.biases[0]) is QType.INT32]
-        table, positions = self.table(self.method), self.observed.positions
-        means = weight_error_means(prepared, units, table, self.feeds, positions)
-        return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
-
-    def rounded(self, seconds: float, time_share: float) -> RoundedSearch:
-        """The same with the weights rounded as their outputs ask for, where outputs of the model gain.
+    def rounded(self, seconds: float, time_share: float) -> tuple[TableSearch, bool]:
+        """The same with weights rounded as their outputs ask for, where outputs of the model gain, and biases for that.
 
         Rounding rests on the second half of the samples, as ranges do that are scored; the first half judges it, in the
         numeric reference: a target may need seconds for a build, and a search its limit of them.
@@ -124,37 +135,43 @@ class TableSearch:
             seconds: of a usual processor, for the steps of rounding alone.
             time_share: of the time that is left, after which weights stay as they are.
 
+        Returns:
+            The search, and whether there was time for all of it.
+
         Raises:
             CompileFailed, RunFailed: the float model does not run.
             TimedOut: there was no time for the mean errors either.
         """
         until = self.until if math.isinf(self.until.at) else self.until.within(time_share * self.until.left)
         kept, in_time = self._rounded_types(seconds, until)
-        search = replace(self, rounding=Rounding(kept)) if kept else self
+        search = replace(self, choice=self.choice.rounding_by(Rounding(kept))) if kept else self
+        prepared = self.task.prepared
+        units = [u for u in prepared.units if u.biases and self.placement.qtype(u.biases[0]) is QType.INT32]
         try:
-            return RoundedSearch(search, search.weight_error_means(), in_time)
+            means = weight_error_means(prepared, units, search._table(), self.feeds, self.task.observed.positions)
         except TimedOut:
             if not kept:
                 raise
-            return RoundedSearch(search, {}, False)
+            return search, False
+        return replace(search, choice=search.choice.correcting(means)), in_time
 
     def _rounded_types(self, seconds: float, until: Deadline) -> tuple[dict[tuple[str, QType], Steps], bool]:
         """The steps of the types of weights that gain by them, and whether there was time for all types."""
-        kept = dict[tuple[str, QType], Steps]()
+        task, kept = self.task, dict[tuple[str, QType], Steps]()
         finding = until if math.isinf(until.at) else until.within(policy.FINDING_SHARE * until.left)
         feeds = FeedsUntil(self.feeds, until)
         second = feeds[1::2] or feeds
         try:
-            table, positions = self.table(self.method), self.observed.positions
-            found = round_weights(self.prepared, table, second, positions, seconds, finding)
+            table, positions = self._table(), task.observed.positions
+            found = round_weights(task.prepared, table, second, positions, seconds, finding)
             steps = found.rounding.steps
             if not steps:
                 return kept, found.in_time
-            score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.method)
+            score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.choice.method)
             parts = {t: only(found.rounding, t) for t in dict.fromkeys(t for _, t in steps)}  # the usual type first
             # weights alone: activations make more noise, and chance would decide
             scores = score.each(
-                (self._second_half(choice), weights_alone(self.prepared, t))
+                (task.second_half(choice), weights_alone(task.prepared, t))
                 for t, part in parts.items()
                 for choice in (nearest, nearest.rounding_by(part))
             )
@@ -171,30 +188,23 @@ class TableSearch:
     def _reference_score(self, first: Sequence[Feed]) -> Score:
         """The score on some of these samples, in the numeric reference. Raises TimedOut."""
         feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
-        return TableScorer(self._judge(feeds), in_process(self.prepared, feeds))
+        return TableScorer(self._judge(feeds), in_process(self.task.prepared, feeds))
 
     def _judge(self, feeds: Sequence[Feed]) -> Judge:
         """Compares with the float model on ``feeds``. Raises CompileFailed, RunFailed."""
-        return Judge.of_model(self.prepared.file.model, feeds, self.exact.of(feeds), self.observed.mask)
+        return Judge.of_model(self.task.prepared.file.model, feeds, self.exact.of(feeds), self.task.observed.mask)
 
-    def restricted(
-        self,
-        min_sqnr_db: float,
-        means: WeightErrorMeans,
-        seconds: float,
-        score: Callable[[Placement], float | Failed],
-    ) -> TableSearch:
+    def restricted(self, min_sqnr_db: float, seconds: float) -> TableSearch:
         """The same for the units whose noise is about what the constraint allows; for all where none is left."""
-        prepared, graph = self.prepared, self.prepared.graph
-        table = self.table(self.method, means)
-        begun = self.clock()
+        prepared, mask = self.task.prepared, self.task.observed.mask
+        table, begun = self._table(), self.clock()
         # units are left out by the noise of their activations: the weights, in all of their types, would only make the
         # probe model a multiple of the given one
         units = [replace(u, weights=(), biases=(), unsearched=frozenset(u.forms)) for u in prepared.units]
-        probe = NoiseProbe(prepared.probe_base, prepared.store, graph, units, prepared.rules, table)
+        probe = NoiseProbe(prepared.probe_base, prepared.store, prepared.graph, units, prepared.rules, table)
         budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
         ranked = self.feeds[: budget.ranked_samples]
-        probe.use(ranked, self.observed.mask, self._judge(ranked).parts)
+        probe.use(ranked, mask, self._judge(ranked).parts)
 
         def alone(placements: Iterable[Placement]) -> Iterator[Powers]:
             for noise in probe.noises(placements, samples=budget.source_samples):
@@ -205,12 +215,12 @@ class TableSearch:
         noise = sensitivity(probe.switches, prepared.selectable, alone, budget.questions).values
         found, limit_db, had_db = self.placement, min_sqnr_db, min_sqnr_db
         for _ in range(policy.RESTRICTION_ROUNDS):
-            part = prepared.label(units_within(graph, prepared.selectable, noise, noise_of(limit_db)))
+            part = prepared.label(units_within(prepared.graph, prepared.selectable, noise, noise_of(limit_db)))
             if not len(part):  # a step too far
                 limit_db = (had_db + limit_db) / 2
                 continue
             found, had_db = part, limit_db
-            measured_db = score(part)
+            measured_db = self.task.score(self.task.second_half(self.choice), part)
             if isinstance(measured_db, Failed):
                 break
             excess_db = measured_db - min_sqnr_db
@@ -219,42 +229,38 @@ class TableSearch:
             limit_db -= excess_db  # single noises do not quite add up: correct the next limit by as much
         return replace(self, placement=found)
 
-    def select_ranges(self, means: WeightErrorMeans, seconds: float) -> tuple[Ranges, WeightErrorMeans]:
-        """Methods by domain, and ``means`` where correcting lessens the error; selection starts from the better one."""
-        begun = self.clock()
-        references = self.exact.of(self.feeds)
-        tables = [self.table(self.method, each) for each in ([{}, means] if means else [{}])]
-        probes = [RangeProbe(self.prepared, self.placement, table, self.domains) for table in tables]
-        activation = self.prepared.rules.activation
-        domains = probes[0].domains
+    def select_ranges(self, seconds: float) -> tuple[Ranges, WeightErrorMeans]:
+        """Methods by domain, and the mean errors where correcting lessens the error; it starts from the better one."""
+        begun, task, choice = self.clock(), self.task, self.choice
+        reference = Reference(self.feeds, self.exact.of(self.feeds), task.observed.mask, self._judge(self.feeds).parts)
+        plain = replace(self, choice=replace(choice, weight_error_means={}))
+        tables = [each._table() for each in ((plain, self) if choice.weight_error_means else (plain,))]
+        probes = [RangeProbe(task.prepared, self.placement, table, self.domains) for table in tables]
+        activation, domains = task.prepared.rules.activation, probes[0].domains
 
         def options(half: int) -> dict[str, dict[Method, QParams]]:
-            tables = {method: self.table(method, half=half) for method in self.methods}
+            tables = {method: self._table(method, half) for method in task.methods}
             return {d: {m: t.params(d, activation) for m, t in tables.items()} for d in domains}
 
         of_halves = options(1), options(0)  # each sample judges ranges of the half that it does not belong to
-        by_feed = [of_halves[i % 2] for i in range(len(self.feeds))]
-        own_noise = {d: {m: self._noise(d, p) for m, p in params.items()} for d, params in of_halves[0].items()}
-        histograms = self.observed.histograms
-        headroom = {d: max((histograms[v].headroom for v in self.members.get(d, ())), default=0.0) for d in domains}
+        histograms = {d: [task.observed.histograms[v] for v in self.members.get(d, ())] for d in domains}
 
-        task = RangeTask(
-            options=by_feed,
-            own_noise=own_noise,
+        def noise(domain: str, params: QParams) -> float:
+            """The largest error at a value of ``domain``, relative to its power."""
+            return max((h.noise(covered(params)) for h in histograms[domain]), default=0.0)
+
+        ranges = RangeTask(
+            options=[of_halves[i % 2] for i in range(len(self.feeds))],
+            own_noise={d: {m: noise(d, p) for m, p in params.items()} for d, params in of_halves[0].items()},
             feeds=self.feeds,
-            reference=Reference(self.feeds, references, self.observed.mask, self._judge(self.feeds).parts),
+            reference=reference,
             seconds=max(0.0, seconds - (self.clock() - begun)),
             clock=self.clock,
-            headroom=headroom,
+            headroom={d: max((h.headroom for h in histograms[d]), default=0.0) for d in domains},
             until=self.until,
         )
-        found = choose_ranges(probes, self.method, task)
-        return found, means if found.probe else {}
-
-    def _noise(self, domain: str, params: QParams) -> float:
-        """The largest error at a value of ``domain``, relative to its power."""
-        found = covered(params)
-        return max((self.observed.histograms[v].noise(found) for v in self.members.get(domain, ())), default=0.0)
+        found = choose_ranges(probes, choice.method, ranges)
+        return found, choice.weight_error_means if found.probe else {}
 
 
 def on_other_samples(
@@ -274,30 +280,13 @@ def on_other_samples(
     if not choice.rounding.steps:
         return choice
     some = FeedsUntil([feeds[i] for i in evenly_spaced([*range(len(feeds))], policy.MAX_FEEDS // 2)], until)
-    positions = observed.positions
     plain = choice.rounding_by(NEAREST).table(prepared, observed, fixed)
     seconds = rounding_seconds(prepared, choice.rounding)
-    found = round_weights(prepared, plain, some, positions, 2.0 * seconds, until)
+    found = round_weights(prepared, plain, some, observed.positions, 2.0 * seconds, until)
     if not found.in_time:
         raise TimedOut("there was no time to round the weights")
     steps = {k: s for k, s in found.rounding.steps.items() if k in choice.rounding.steps}
     again = choice.rounding_by(Rounding(steps))
     units = [u for u in prepared.units if u.name in choice.weight_error_means]
     table = again.table(prepared, observed, fixed)
-    means = weight_error_means(prepared, units, table, some, positions)
-    return replace(again, weight_error_means={node: tuple(map(float, mean)) for node, mean in means.items()})
-
-
-@dataclass(frozen=True, eq=False)
-class RoundedSearch:
-    """A search with its weights rounded, or as it was.
-
-    Attributes:
-        search: the search.
-        means: the mean errors of its weights.
-        in_time: there was time for all of it.
-    """
-
-    search: TableSearch
-    means: WeightErrorMeans
-    in_time: bool
+    return again.correcting(weight_error_means(prepared, units, table, some, observed.positions))

@@ -82,6 +82,10 @@ class CalibrationChoice:
         """The same with weights rounded so."""
         return replace(self, rounded=rounding.digest, rounding=rounding)
 
+    def correcting(self, means: Mapping[str, np.ndarray]) -> CalibrationChoice:
+        """The same with biases that make up for these mean errors, by node: shape (channels,)."""
+        return replace(self, weight_error_means={node: tuple(map(float, mean)) for node, mean in means.items()})
+
     def table(self, prepared: PreparedModel, observed: Observed, fixed: FixedQParams | None = None) -> QParamsTable:
         """The qparams themselves: each value's range from its histogram, merged over its domain.
 

@@ -10,6 +10,7 @@ from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
 from inlay.calibrate.observe import Observed, observe
 from inlay.calibrate.scorer import OnTarget, TableScorer, in_process
+from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams
 from inlay.data import Split, StressSet
 from inlay.deadline import NEVER, Deadline
@@ -106,21 +107,20 @@ class Calibration:
         limited = self.config.max_builds is not None or not self.worker.fingerprint.gives_times
         outputs = in_process(prepared, self.parts.selection.feeds[: len(target.feeds)]) if limited else target.outputs
         widening = self.test.names and not limited
-        choice = choose_calibration(
-            prepared,
-            observed,
-            placement,
-            () if self.parts.calibration.kind == "random" else self.parts.calibration.feeds,
-            TableScorer(judge, outputs),
-            policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s,
+        task = CalibrationTask(
+            prepared=prepared,
+            observed=observed,
+            placement=placement,
+            feeds=() if self.parts.calibration.kind == "random" else self.parts.calibration.feeds,
+            score=TableScorer(judge, outputs),
             min_sqnr_db=self.config.bound.min_sqnr_db,
             methods=self.config.methods,
             fixed=fixed,
-            deadline=self.deadline,
             stress_score=TableScorer(self.test.judge, varied.outputs) if widening else None,
             products=anchors.get(CONV_MATMUL, Placement()),
-            inference_s=sample_s,
         )
+        seconds = policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s
+        choice = choose_calibration(task, seconds, deadline=self.deadline, inference_s=sample_s)
         if self.worker.deterministic and len(placement) and not fixed and not limited:
 
             def measure(table: QParamsTable) -> tuple[float, float]:

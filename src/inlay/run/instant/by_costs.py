@@ -20,6 +20,7 @@ from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.observe import halves, observe
 from inlay.calibrate.policy import METHODS_IN_TIME
 from inlay.calibrate.scorer import TableScorer, in_process
+from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice, sharing_of
 from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError
@@ -174,17 +175,16 @@ def choose_by_costs(
     calibration = CalibrationChoice(_METHODS[0])
     first_s = _JUDGING * sample_s * len(numbers)
     if calibrating_s > max(_LEAST_CALIBRATING_S, METHODS_IN_TIME * first_s):
-        calibration = choose_calibration(
-            prepared,
-            observed,
-            every,
-            samples.feeds if one_shot.real else (),
-            TableScorer(few, in_process(prepared, [samples.feeds[i] for i in numbers])),
-            _SELECTION_S,
+        task = CalibrationTask(
+            prepared=prepared,
+            observed=observed,
+            placement=every,
+            feeds=samples.feeds if one_shot.real else (),
+            score=TableScorer(few, in_process(prepared, [samples.feeds[i] for i in numbers])),
             methods=_METHODS,
-            deadline=deadline.within(calibrating_s),
-            inference_s=sample_s,
         )
+        until = deadline.within(calibrating_s)
+        calibration = choose_calibration(task, _SELECTION_S, deadline=until, inference_s=sample_s)
     table, digest = calibration.table(prepared, observed), calibration.digest(observed)
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)

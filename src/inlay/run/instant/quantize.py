@@ -11,6 +11,7 @@ from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, TableScorer
+from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import sharing_of
 from inlay.data import InputSpec, Samples, evenly_spaced, save_feed
 from inlay.deadline import NEVER
@@ -234,15 +235,15 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     on_variations = OnTarget(prepared, one_shot.worker, one_shot.test.feeds)
     graph, test = prepared.graph, one_shot.test
     ranged = any(not t.dynamic and not graph.is_constant(graph.value_of(port)) for port, t in placement)
-    choice = choose_calibration(
-        prepared,
-        observed,
-        placement,
-        samples.feeds if one_shot.real and ranged else (),
-        TableScorer(one_shot.judge, on_samples.outputs),
-        policy.DEFAULT_SECONDS,
+    task = CalibrationTask(
+        prepared=prepared,
+        observed=observed,
+        placement=placement,
+        feeds=samples.feeds if one_shot.real and ranged else (),
+        score=TableScorer(one_shot.judge, on_samples.outputs),
         stress_score=TableScorer(test.judge, on_variations.outputs) if test.names else None,
     )
+    choice = choose_calibration(task, policy.DEFAULT_SECONDS)
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
     table = choice.table(prepared, observed)
     varies = one_shot.real and test.names and len(placement)
