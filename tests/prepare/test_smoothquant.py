@@ -19,7 +19,7 @@ from inlay.model.hands import Stored, helped
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare import smoothquant
-from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.model import PreparedModel, Request, prepare
 from inlay.prepare.smoothquant import Scales, find_scales, smoothed
 from inlay.prepare.smoothquant_eval import ProductNoise, QuantMode, Variant
 from inlay.quant import positions
@@ -91,7 +91,7 @@ def prepared_model(model: onnx.ModelProto, folder: Path) -> PreparedModel:
 
 def scales_of(prepared: PreparedModel) -> dict[str, tuple[float, ...]]:
     """What is found with all the time that it takes."""
-    found = find_scales(prepared, ORT, feeds())
+    found = find_scales(prepared, feeds())
     assert found.in_time
     return dict(found.scales)
 
@@ -110,7 +110,7 @@ def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) 
     assert scales.keys() == {plain.graph.node("norm").outputs[0]}
     (found,) = scales.values()
     assert int(np.argmax(found)) == 3
-    even = smoothed(plain, scales, ORT, feeds()[0])
+    even = smoothed(plain, scales, feeds()[0])
     assert all(v.uses() for v in even.normalized.model.graph.initializers.values()), "no weight is kept twice"
     written = [n.name for n in even.graph.nodes if n.op_type == "Mul" and n.name not in ("small",)]
     assert bool(written) == twice, "a Mul is written only where something else reads the value"
@@ -130,11 +130,11 @@ def test_a_reshape_that_keeps_the_channels_is_looked_through(tmp_path: Path) -> 
 
 def test_without_time_there_are_none(tmp_path: Path) -> None:
     plain = prepared_model(dense(), tmp_path)
-    assert find_scales(plain, ORT, feeds(), Deadline(1e9, lambda: 0.0)).scales
-    late = find_scales(plain, ORT, feeds(), Deadline(0.0, lambda: 0.0))
+    assert find_scales(plain, feeds(), Deadline(1e9, lambda: 0.0)).scales
+    late = find_scales(plain, feeds(), Deadline(0.0, lambda: 0.0))
     assert (dict(late.scales), late.in_time) == ({}, False)
     even = prepared_model(dense(outlier=1.0), tmp_path)
-    nothing = find_scales(even, ORT, feeds(), Deadline(1e9, lambda: 0.0))
+    nothing = find_scales(even, feeds(), Deadline(1e9, lambda: 0.0))
     assert (dict(nothing.scales), nothing.in_time) == ({}, True), "nothing to find is not the same"
 
 
@@ -147,7 +147,7 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     plain = prepare(load(tmp_path / "m.onnx"), ORT, samples[0], tmp_path)
     monkeypatch.setattr(smoothquant, "_gains", lambda *_: True)
-    both, even = find_scales(plain, ORT, samples), smoothquant._smoothed
+    both, even = find_scales(plain, samples), smoothquant._smoothed
     assert {*both.scales} == {"norm_out", "paid_norm_out"}
 
     def late(prepared: PreparedModel, scales: Scales, *arguments: Any) -> tuple[PreparedModel, Outputs]:
@@ -156,7 +156,7 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
         return even(prepared, scales, *arguments)
 
     monkeypatch.setattr(smoothquant, "_smoothed", late)
-    found = find_scales(plain, ORT, samples, Deadline(1e9, lambda: 0.0))
+    found = find_scales(plain, samples, Deadline(1e9, lambda: 0.0))
     assert found.scales == {"norm_out": both.scales["norm_out"]}
     assert not found.in_time
 
@@ -165,9 +165,9 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
 def test_helpers_find_the_same_scales(sound: int, tmp_path: Path) -> None:
     """Of two attempts, one behind the other; whoever of them is lost."""
     plain, hands = prepared_model(dense(twice=True), tmp_path), HandsHere(2, sound)
-    alone = find_scales(plain, ORT, feeds())
+    alone = find_scales(plain, feeds())
     with helped(hands.recruit, 1e9):
-        found = find_scales(plain, ORT, feeds())
+        found = find_scales(plain, feeds())
     assert found.scales == alone.scales
     assert alone.scales
     assert hands.asked["outputs_of"] >= 3
@@ -187,7 +187,7 @@ def test_one_form_tells_where_there_is_no_time_for_both(
         return model(noise, variant, mode, factors)
 
     monkeypatch.setattr(ProductNoise, "_model", slow)
-    found = find_scales(prepared_model(dense(), tmp_path), ORT, feeds(), Deadline(seconds, lambda: now))
+    found = find_scales(prepared_model(dense(), tmp_path), feeds(), Deadline(seconds, lambda: now))
     assert (
         told == {2: [QuantMode.STATIC, QuantMode.DYNAMIC] * 2, 1: [QuantMode.STATIC] * 2, 0: [QuantMode.STATIC]}[forms]
     )
@@ -219,8 +219,8 @@ def test_nothing_is_done_without_outliers_or_samples(tmp_path: Path) -> None:
     assert not scales_of(prepared_model(dense(outlier=1.0), tmp_path))
     plain = prepared_model(dense(), tmp_path)
     assert scales_of(plain), "the control"
-    assert not find_scales(plain, ORT, []).scales
-    assert smoothed(plain, {}, ORT, feeds()[0]) is plain
+    assert not find_scales(plain, []).scales
+    assert smoothed(plain, {}, feeds()[0]) is plain
 
 
 def test_without_dynamic_kernels_static_products_decide(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_factors_that_low_precision_cannot_hold_are_not_written(tmp_path: Path) 
     assert scales_of(plain) == {}
     operators = {name: rule for name, rule in ORT.rules.ops.items() if name != "Mul"}
     float_mul = replace(ORT, rules=replace(ORT.rules, ops=operators))
-    assert find_scales(plain, float_mul, feeds()).scales
+    assert find_scales(replace(plain, request=Request(float_mul)), feeds()).scales
     (tmp_path / "free").mkdir()
     free = prepared_model(dense(outlier=OUTLIERS, large=range(0, WIDTH, 2)), tmp_path / "free")
     assert scales_of(free)
@@ -274,7 +274,7 @@ def masked_model(folder: Path) -> PreparedModel:
 
 def test_what_the_model_goes_by_is_found_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared, samples = masked_model(tmp_path), Samples(tuple(padded(1)), "feeds", "test")
-    found = find_scales(prepared, ORT, samples.feeds).model
+    found = find_scales(prepared, samples.feeds).model
     assert found is not None
     asked = list[str]()
 
@@ -291,10 +291,10 @@ def test_what_the_model_goes_by_is_found_out_once(tmp_path: Path, monkeypatch: p
 
 def test_scales_do_not_depend_on_padding(tmp_path: Path) -> None:
     prepared = masked_model(tmp_path)
-    one, other = (find_scales(prepared, ORT, padded(seed)).scales for seed in (1, 2))
+    one, other = (find_scales(prepared, padded(seed)).scales for seed in (1, 2))
     assert one
     assert one == other
-    one, other = (find_scales(prepared, ORT, padded(seed), mask="none").scales for seed in (1, 2))
+    one, other = (find_scales(prepared, padded(seed), mask="none").scales for seed in (1, 2))
     assert one != other, "without a mask all of it counts"
 
 

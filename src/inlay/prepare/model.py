@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -28,7 +27,6 @@ from inlay.model.store import WeightStore
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction
-from inlay.quant.rewrite import Rewrite
 from inlay.quant.uneven import find_uneven
 from inlay.space.masks import find_masks
 from inlay.space.recipe import Recipe, select_nodes
@@ -39,12 +37,28 @@ from inlay.targets.base import Capabilities
 from inlay.types import Placement, PortRewrite
 
 
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a model is prepared for.
+
+    Attributes:
+        target: what the target runs, and its rewrites.
+        nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
+        recipe: rules of the user; units that these keep in float are left alone.
+    """
+
+    target: Capabilities
+    nodes: Sequence[str] = ()
+    recipe: Recipe | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PreparedModel:
     """A normalized model and its analysis for one target.
 
     Attributes:
         file: the model as it was given.
+        request: what it was prepared for.
         normalized: what normalization made of it.
         extraction: what was taken out, when it was quantized already.
         graph: the indexed view, with the shapes of a real feed.
@@ -54,11 +68,11 @@ class PreparedModel:
         emitter: writes candidates.
         allowed: names of the nodes that the search is restricted to; None for all.
         resolved: what the user's recipe amounts to; None without one.
-        rewrites: of the target, as ``emitter`` applies them.
         padded_by: the input that it was found to go by where samples hold padding; empty where that is not known.
     """
 
     file: ModelFile
+    request: Request
     normalized: Normalized
     extraction: Extraction | None
     graph: Graph
@@ -68,7 +82,6 @@ class PreparedModel:
     emitter: Emitter
     allowed: frozenset[str] | None = None
     resolved: Resolved | None = None
-    rewrites: tuple[Rewrite[Any], ...] = ()
     padded_by: str = ""
 
     @property
@@ -101,6 +114,14 @@ class PreparedModel:
             return self.emitter.base_for(static_types(self.units, self.rules))
         except ModelError as error:
             raise CompileFailed(str(error)) from error
+
+    def with_model(
+        self, model: ir.Model, feed: Mapping[str, np.ndarray]
+    ) -> tuple[PreparedModel, Mapping[str, np.ndarray]]:
+        """The same with another form of the normalized model, and the outputs of that for ``feed``."""
+        seen = run_visibly(model, self.store, feed)  # weights that stay are stored already
+        changed = _indexed(self.file, replace(self.normalized, model=model), self.extraction, self.request, feed, seen)
+        return replace(changed, padded_by=self.padded_by), seen.outputs
 
     def label(self, precisions: Mapping[str, str] | Collection[str]) -> Placement:
         """The placement in which the named units have these precisions; static where only names are given."""
@@ -161,7 +182,7 @@ def prepare(
     if left := {name: size for name, size in dynamic.items() if name not in (sizes or {}) and size}:
         normalized.model.metadata_props[TUNED] = json.dumps(left)
         helper.set_model_props(seen.proto, dict(normalized.model.metadata_props))
-    return index(file, normalized, extraction, target, feed, seen, nodes, recipe)
+    return _indexed(file, normalized, extraction, Request(target, nodes, recipe), feed, seen)
 
 
 class _Runs:
@@ -188,20 +209,16 @@ class _Runs:
         return self.last.outputs
 
 
-def index(
+def _indexed(
     file: ModelFile,
     normalized: Normalized,
     extraction: Extraction | None,
-    target: Capabilities,
+    request: Request,
     feed: Mapping[str, np.ndarray],
     seen: Inference,
-    nodes: Sequence[str] = (),
-    recipe: Recipe | None = None,
 ) -> PreparedModel:
-    """The analysis of a model that is normalized already; other arguments and errors as of :func:`prepare`.
-
-    ``seen`` is what an inference on ``feed`` showed of the normalized model.
-    """
+    """The analysis of a model that is normalized already; ``seen`` is what an inference on ``feed`` showed of it."""
+    target, nodes = request.target, request.nodes
     fixed = build_graph(normalized.model)  # rewrites decide by the sizes that the model fixes, not those of the samples
     store = seen.store
     graph = _as_seen(fixed, seen, feed)
@@ -218,6 +235,7 @@ def index(
         )
     prepared = PreparedModel(
         file=file,
+        request=request,
         normalized=normalized,
         extraction=extraction,
         graph=graph,
@@ -226,9 +244,8 @@ def index(
         store=store,
         emitter=emitter,
         allowed=allowed,
-        rewrites=target.rewrites,
     )
-    return prepared if recipe is None else restrict(prepared, recipe)
+    return prepared if request.recipe is None else restrict(prepared, request.recipe)
 
 
 def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:

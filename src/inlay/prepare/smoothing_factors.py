@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.qparams import dequantize, quantize, weight_params
+from inlay.quant.qparams import dequantize, quantize
+from inlay.quant.weight_scales import weight_params
 from inlay.types import Port, QType
 
 _LEAST_SHARE = 0.05  # of a model's multiplications, that products have where scales are looked for

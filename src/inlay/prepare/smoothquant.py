@@ -32,14 +32,12 @@ from inlay.model.hands import each
 from inlay.model.heard import counting
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
-from inlay.model.pieces import PiecewiseSession, run_visibly
-from inlay.prepare.model import PreparedModel, index
+from inlay.model.pieces import PiecewiseSession
+from inlay.prepare.model import PreparedModel
 from inlay.prepare.smoothing_factors import Channels, ProductInput, best_scales, matter, product_inputs, weight_of
 from inlay.prepare.smoothquant_eval import ProductNoise, QuantMode, Question, Variant, is_dynamic
 from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.positions import find_positions
-from inlay.space.recipe import Recipe
-from inlay.targets.base import Capabilities
 
 _FOLDED_GAIN = 0.9  # error in the products over that without, from which on it is done where it costs nothing,
 _WRITTEN_GAIN = 0.7  # ... and where it costs a Mul (1.5 dB)
@@ -72,12 +70,9 @@ class Smoothed:
 
 def find_scales(
     prepared: PreparedModel,
-    target: Capabilities,
     feeds: Sequence[Feed],
     deadline: Deadline = NEVER,
     mask: str = AUTO_MASK,
-    nodes: Sequence[str] = (),
-    recipe: Recipe | None = None,
     soon: Deadline = NEVER,
 ) -> Smoothed:
     """The scales that lower the error at the model's outputs; none where nothing does, or the model does not run.
@@ -87,13 +82,10 @@ def find_scales(
 
     Args:
         prepared: the model.
-        target: that it is prepared for.
         feeds: calibration samples.
         deadline: when they must be known. Inputs that there is no time for keep their scales, and so do those for which
             the error cannot be judged by then.
         mask: the input that says which positions are padding and do not count, as of ``Samples``.
-        nodes: that it is prepared for,
-        recipe: and its recipe.
         soon: when they should be known: what is judged is cut down to that, as far as anything is left of it.
     """
     sought = is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
@@ -129,7 +121,7 @@ def find_scales(
             first = Judge.of_model(prepared.file.model, feeds[:1], outputs[:1], mask)
 
             def with_scales(used: Scales) -> tuple[PreparedModel, float]:
-                changed, shown = _smoothed(prepared, used, target, feeds[0], nodes, recipe)
+                changed, shown = _smoothed(prepared, used, feeds[0])
                 return changed, first.judge([shown]).sqnr_db
 
             return _that_help(noise, scales, with_scales, deadline, soon)
@@ -137,26 +129,12 @@ def find_scales(
         return Smoothed(in_time=bool(deadline.left))
 
 
-def smoothed(
-    prepared: PreparedModel,
-    scales: Scales,
-    target: Capabilities,
-    feed: Feed,
-    nodes: Sequence[str] = (),
-    recipe: Recipe | None = None,
-) -> PreparedModel:
-    """``prepared`` with ``scales`` in its model; the other arguments are those that it was prepared with."""
-    return _smoothed(prepared, scales, target, feed, nodes, recipe)[0] if scales else prepared
+def smoothed(prepared: PreparedModel, scales: Scales, feed: Feed) -> PreparedModel:
+    """``prepared`` with ``scales`` in its model."""
+    return _smoothed(prepared, scales, feed)[0] if scales else prepared
 
 
-def _smoothed(
-    prepared: PreparedModel,
-    scales: Scales,
-    target: Capabilities,
-    feed: Feed,
-    nodes: Sequence[str],
-    recipe: Recipe | None,
-) -> tuple[PreparedModel, Outputs]:
+def _smoothed(prepared: PreparedModel, scales: Scales, feed: Feed) -> tuple[PreparedModel, Outputs]:
     """The same, and the outputs of its float model for ``feed``."""
     known = {i.value: i for i in product_inputs(prepared.graph)}
     model = cloned(prepared.normalized.model)
@@ -164,10 +142,7 @@ def _smoothed(
     for value, numbers in scales.items():
         if value in known:
             _apply(model.graph, by_name, known[value], np.array(numbers, np.float32))
-    normalized = replace(prepared.normalized, model=model)
-    seen = run_visibly(model, prepared.store, feed)  # weights that stay are stored already
-    changed = index(prepared.file, normalized, prepared.extraction, target, feed, seen, nodes, recipe)
-    return replace(changed, padded_by=prepared.padded_by), seen.outputs
+    return prepared.with_model(model, feed)
 
 
 def _channels(graph: Graph, given: ProductInput, arrays: Sequence[np.ndarray]) -> tuple[Channels | None, float]:

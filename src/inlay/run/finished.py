@@ -52,7 +52,7 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
     extraction = strip_qdq(file, [feed], work, journal.fact(SATURATIONS), journal.fact(OPAQUE))
     target = Capabilities.of(create(known.spec), max_opset=journal.fact(MAX_OPSET))
     prepared = prepare(file, target, feed, work, extraction=extraction, sizes=journal.fact(FROZEN))
-    prepared = smoothed(prepared, journal.fact(EQUALIZATION) or {}, target, feed)
+    prepared = smoothed(prepared, journal.fact(EQUALIZATION) or {}, feed)
 
     def write(placement: Placement, path: Path) -> Artifact:
         try:

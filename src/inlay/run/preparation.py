@@ -69,7 +69,7 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     target = Capabilities.of(create(config.target), config.quant_type, config.max_opset)
     prepared = prepare_model(session, target)
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
-    prepared = without_outliers(session, target, prepared)
+    prepared = without_outliers(session, prepared)
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
     deadline = session.plan.calibration(session.costs, config)
     on = counted(samples, "sample")
@@ -115,7 +115,7 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
     return prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction, frozen)
 
 
-def without_outliers(session: Session, target: Capabilities, prepared: PreparedModel) -> PreparedModel:
+def without_outliers(session: Session, prepared: PreparedModel) -> PreparedModel:
     """``prepared`` with the outliers of its activations in weights, as far as the samples show that it helps.
 
     Scales are not looked for where the model came quantized or qparams of a Q/DQ model are kept: both belong to the
@@ -136,10 +136,10 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
             return {}
         deadline = session.plan.equalization(session.costs, config)
         session.stage("look for outliers that can be evened out", lambda: deadline)
-        evened = find_scales(prepared, target, some.feeds, deadline, samples.mask, config.nodes, config.recipe)
+        evened = find_scales(prepared, some.feeds, deadline, samples.mask)
         if not evened.in_time:
             session.journal.record_fact(OUTLIERS_LEFT, True)
         return evened.scales
 
     found = session.journal.once(EQUALIZATION, scales)
-    return evened.model or smoothed(prepared, found, target, samples.feeds[0], config.nodes, config.recipe)
+    return evened.model or smoothed(prepared, found, samples.feeds[0])

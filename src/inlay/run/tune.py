@@ -309,7 +309,7 @@ def _result(
         own_precision=given.remark(inputs.config.bound, worker.spec.name),
         reports=model.prepared.normalized.reports,
         units=model.prepared.units,
-        rewrites=model.prepared.rewrites,
+        rewrites=model.prepared.request.target.rewrites,
         anchors=trials,
         not_timed=anchors.left_out,
         unsearched=_unsearched(search, ended, inputs.config.strategy),

@@ -142,7 +142,7 @@ class OneShot:
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if samples.kind != "random" and extraction is None:
             soon = deadline.within(_EVENING * deadline.left) if quick else NEVER
-            prepared = find_scales(prepared, target, samples.feeds, until, samples.mask, soon=soon).model or prepared
+            prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
         given, changed = Artifact(file.content.resolve(), file.sha256), bool(sizes) or target.max_opset is not None
         return cls(
             worker=worker,
