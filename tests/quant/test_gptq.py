@@ -27,7 +27,8 @@ from inlay.quant.gptq import (
     nearest_output,
     scale_digest,
 )
-from inlay.quant.qparams import dequantize, quantize, weight_params
+from inlay.quant.qparams import dequantize, quantize
+from inlay.quant.weight_scales import weight_params
 from inlay.types import QType
 
 

@@ -16,10 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inlay.errors import ModelError
 from inlay.model.store import packed, tensor_proto, unpacked
-from inlay.quant.block_params import block_params
 from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.observers import Range
-from inlay.quant.qparams import activation_params, dequantize, quantize, scale_shape, weight_params
+from inlay.quant.qparams import activation_params, dequantize, quantize, scale_shape
+from inlay.quant.weight_scales import block_params, weight_params
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, run_reference, sqnr

@@ -22,7 +22,8 @@ import inlay
 from inlay.errors import UsageError
 from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.observers import Range
-from inlay.quant.qparams import activation_params, dequantize, quantize, weight_params
+from inlay.quant.qparams import activation_params, dequantize, quantize
+from inlay.quant.weight_scales import weight_params
 from inlay.space.recipe import OpConfig, Recipe
 from inlay.space.recipe_file import from_data, to_data
 from inlay.space.resolve import recipe_of, resolve

@@ -90,7 +90,6 @@ class Judge:
             None for no margin.
         apart: so many of the samples, the first ones, had no part in the ranges; the others had, which flatters them
             a little: what counts is the worse of the figures of these and of all. None where there is no difference.
-        parts: how outputs are divided, as another judge of the same model found; None to find out.
 
     Attributes:
         parts: how they are divided.
@@ -108,7 +107,6 @@ class Judge:
         metric: Metric | None = None,
         confidence: float | None = UNCHECKED,
         apart: int | None = None,
-        parts: Parts | None = None,
     ) -> None:
         outputs: Mapping[str, object] = reference[0] if reference else {}
         for name, value in outputs.items():
@@ -123,7 +121,7 @@ class Judge:
         self._metric = metric
         self._confidence = confidence
         self._apart = len(reference) if apart is None else apart
-        self.parts = Parts.of(self._wanted, samples.joins, self._padding.outputs) if parts is None else parts
+        self.parts = Parts.of(self._wanted, samples.joins, self._padding.outputs)
         self._divided = [self.parts.split(outputs) for outputs in self._wanted]
         first = self._divided[0] if reference else {}
         self.silent = _silent(self._divided)
@@ -189,11 +187,10 @@ class Judge:
         Raises:
             DataError: the metric fails.
         """
-        metric, ours, labels = self._metric, self.reference, self._labels
+        metric, labels = self._metric, self._labels
         if metric is None:
             return None
-        if isinstance(metric, Agreement):
-            ours, outputs = self._wanted, self._padding.without_each(outputs)
+        ours, outputs = self._for_metric(outputs)
         hits = [hits_of(metric, each, ours, labels) for each in (ours, outputs)]
 
         def value(of: Sequence[Outputs], chosen: np.ndarray | None = None) -> float:
@@ -216,9 +213,13 @@ class Judge:
     def _metric_of(self, outputs: Sequence[Outputs]) -> float | None:
         if self._metric is None:
             return None
+        return _value(self._metric, self._for_metric(outputs)[1], self._wanted, self._labels)
+
+    def _for_metric(self, outputs: Sequence[Outputs]) -> tuple[Sequence[Outputs], Sequence[Outputs]]:
+        """The float model's outputs and others as the metric takes them: agreements without padding."""
         if isinstance(self._metric, Agreement):
-            outputs = self._padding.without_each(outputs)
-        return _value(self._metric, outputs, self._wanted, self._labels)
+            return self._wanted, self._padding.without_each(outputs)
+        return self.reference, outputs
 
     def _energies(self, name: str, outputs: Sequence[Outputs]) -> np.ndarray:
         """What :func:`energies` or :func:`changes` gives of an output in each sample, shape (4, samples)."""
@@ -263,9 +264,7 @@ class Judge:
         most = self._bound.max_drop
         if most is None or drop is None or drop <= most + 1e-12 or self._metric is None:
             return ""
-        ours = self.reference
-        if isinstance(self._metric, Agreement):
-            ours, outputs = self._wanted, self._padding.without_each(outputs)
+        ours, outputs = self._for_metric(outputs)
         hits = hits_of(self._metric, outputs, ours, self._labels)
         counted = "" if hits is None or not hits.size else f"{round(drop * hits.size)} of {hits.size} "
         fallen = f"{counted}({drop:.4g})" if counted else f"{drop:.4g}"

@@ -304,19 +304,21 @@ class Emitter:
 
     def _new_parts(self, site: _Site) -> _Parts:
         params = site.params
-        if params is None:
-            return self._dynamic_parts(site)
-        shape = scale_shape(
-            self._graph.shape(site.value) or (), params
-        )  # runtimes fuse scalars; [1] breaks some kernels
+        names = [self._free(f"{site.prefix}_{suffix}") for suffix in ("scale", "zero_point", "quantized")]
+        scale_name, zero_name, quantized = names
+        read = site.value if site.at_output else self._free(f"{site.prefix}_{DEQUANTIZE}")
+        source = self._float_name(site.value) if site.moved else site.value
+        if params is None:  # scale and zero point are computed from the value itself
+            made = [quantized, scale_name, zero_name]
+            q = onnx.helper.make_node(DYNAMIC_QUANTIZE, [source], made, self._free_node(site, DYNAMIC_QUANTIZE))
+            return _Parts(read, (q, _node(DEQUANTIZE, made, read, self._free_node(site, DEQUANTIZE), {})), ())
+        # runtimes fuse scalars; [1] breaks some kernels
+        shape = scale_shape(self._graph.shape(site.value) or (), params)
         scale = np.asarray(params.scale, np.float32).reshape(shape)
         zero = np.asarray(params.zero_point, STORAGE[params.qtype]).reshape(shape)
         axis: dict[str, int] = {} if params.axis is None else {"axis": params.axis}
         if params.qtype.block:
             axis["block_size"] = params.qtype.block
-        names = [self._free(f"{site.prefix}_{suffix}") for suffix in ("scale", "zero_point", "quantized")]
-        scale_name, zero_name, quantized = names
-        read = site.value if site.at_output else self._free(f"{site.prefix}_{DEQUANTIZE}")
         tensors = [tensor_proto(scale_name, scale, onnx.TensorProto.FLOAT)]
         grid = [scale_name, zero_name]
         if params.qtype.block and not zero.any():
@@ -327,18 +329,9 @@ class Emitter:
         if self._graph.is_constant(site.value):
             tensors.append(self._constant(site, quantized))
         else:
-            source = self._float_name(site.value) if site.moved else site.value
             reads = [source, scale_name, zero_name]
             nodes.insert(0, _node(QUANTIZE, reads, quantized, self._free_node(site, QUANTIZE), axis))
         return _Parts(read, tuple(nodes), tuple(tensors))
-
-    def _dynamic_parts(self, site: _Site) -> _Parts:
-        """Scale and zero point are computed from the value itself."""
-        names = [self._free(f"{site.prefix}_{suffix}") for suffix in ("quantized", "scale", "zero_point")]
-        read = site.value if site.at_output else self._free(f"{site.prefix}_{DEQUANTIZE}")
-        source = self._float_name(site.value) if site.moved else site.value
-        node = onnx.helper.make_node(DYNAMIC_QUANTIZE, [source], names, self._free_node(site, DYNAMIC_QUANTIZE))
-        return _Parts(read, (node, _node(DEQUANTIZE, names, read, self._free_node(site, DEQUANTIZE), {})), ())
 
     def _constant(self, site: _Site, name: str) -> onnx.TensorProto:
         """The quantized form of a constant, stored once for each of its qparams."""

@@ -26,9 +26,8 @@ from inlay.quant.plain.graph import IntegerOperator, Leftover, float_name
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize, scale_shape
 from inlay.quant.saturation import Form, Saturation, Saturations, settle
+from inlay.quant.site import grid_of
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
-
-_DEPTH_TO_SPACE = "DepthToSpace"
 
 _COARSEST_FLOAT_STEP = 32.0  # between the largest floats of 8 bits with 3 of them behind the point, 416 and 448
 
@@ -98,7 +97,7 @@ def extract(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> Extra
     sites: dict[Port, QType] = dict(plain.anew)
     qparams: dict[tuple[str, QType], QParams] = {}
     leftovers = list(plain.leftovers)
-    saturations = Saturations(graph)
+    saturations = Saturations(plain)
     for node in list(graph):
         if node.op_type != DEQUANTIZE:
             continue
@@ -224,21 +223,17 @@ def _params(node: ir.Node) -> QParams | str:
     assert scale.const_value is not None, "it is a constant"
     if scale.const_value.dtype is not ir.DataType.FLOAT:
         return f"its scale is {scale.const_value.dtype.name.lower()}, not float32"
-    scales = np.asarray(scale.const_value.numpy(), np.float32)
-    if zero is not None and zero.const_value is not None:
-        dtype: ir.DataType = zero.const_value.dtype
-        zeros = np.asarray(zero.const_value.numpy()).astype(np.int64)
-    else:
-        dtype, zeros = _stated_type(node), np.zeros(scales.shape, np.int64)
+    grid = grid_of(node)
+    assert grid is not None, "nothing of it is computed"
+    dtype, scales, zeros = grid.dtype, grid.scale, grid.zero
     if (dtype, block) not in _TYPES:
         return f"it is quantized to {dtype.name.lower()}{f' in blocks of {block}' if block else ''}"
     if zeros.size != scales.size:
         return f"it has {scales.size} scales and {zeros.size} zero points"
     axis = None
     if scales.size > 1 or block or (scales.ndim == 1 and "axis" in node.attributes):
-        axis = int(node.attributes["axis"].value) if "axis" in node.attributes else 1
         shape = node.inputs[0].shape if node.inputs[0] is not None else None
-        axis = axis + len(shape) if axis < 0 and shape is not None else axis
+        axis = grid.axis + len(shape) if grid.axis < 0 and shape is not None else grid.axis
     numbers = tuple(scales.reshape(-1).tolist()), tuple(int(z) for z in zeros.reshape(-1))
     params = QParams(_TYPES[dtype, block], *numbers, axis)
     value = node.inputs[0]
@@ -257,14 +252,6 @@ def _broadcasts(params: QParams, shape: Sequence[int]) -> bool:
     """Whether each number of ``params`` stands for one slice of a tensor of this shape."""
     counts = {len(params.scale), len(params.zero_point)}
     return counts == {1} or (params.axis in range(len(shape)) and counts == {shape[params.axis or 0]})
-
-
-def _stated_type(node: ir.Node) -> ir.DataType:
-    """The integer type of a pair without zero point."""
-    if "output_dtype" in node.attributes and node.op_type == QUANTIZE and node.attributes["output_dtype"].value:
-        return ir.DataType(node.attributes["output_dtype"].value)
-    value = node.inputs[0] if node.op_type == DEQUANTIZE else node.outputs[0]
-    return value.dtype if value is not None and value.dtype is not None else ir.DataType.UINT8
 
 
 def _float_constant(quantized: ir.Value, params: QParams, graph: ir.Graph) -> ir.Value:

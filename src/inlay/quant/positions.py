@@ -26,52 +26,12 @@ from inlay.model.store import WeightStore
 _ASKED = 2  # samples whose padding is exchanged: the contents differ, the graph does not
 _SAME = 1e-4  # of the largest element: float kernels round rows of one matrix alike, or nearly so
 
-# fmt: off
 _POINTWISE = frozenset({
-    "Abs",
-    "Add",
-    "Cast",
-    "Ceil",
-    "Clip",
-    "Cos",
-    "Div",
-    "Elu",
-    "Equal",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "Identity",
-    "LeakyRelu",
-    "Log",
-    "Max",
-    "Min",
-    "Mish",
-    "Mul",
-    "Neg",
-    "Not",
-    "PRelu",
-    "Pow",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "Selu",
-    "Sigmoid",
-    "Sign",
-    "Sin",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Sub",
-    "Sum",
-    "Swish",
-    "Tanh",
-    "ThresholdedRelu",
-    "Where",
-})
-# fmt: on
+    "Abs", "Add", "Cast", "Ceil", "Clip", "Cos", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
+    "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "Not", "PRelu", "Pow",
+    "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum",
+    "Swish", "Tanh", "ThresholdedRelu", "Where",
+})  # fmt: skip
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _ALONG_THE_LAST = {"LayerNormalization": -1, "RMSNormalization": -1, "Softmax": -1, "LogSoftmax": -1}
 _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare"})

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property, partial
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from inlay.errors import ModelError
-from inlay.model.graph import Graph, Node
-from inlay.quant.block_params import LEAST_SCALE, block_params
+from inlay.model.graph import Graph
 from inlay.quant.gptq import NEAREST, Rounding, Steps
 from inlay.quant.observers import Range
+from inlay.quant.weight_scales import BIAS_LIMIT, LEAST_SCALE, WeightScales
 from inlay.space.rules import Rules
 from inlay.types import Placement, Port, QParams, QType
 
-T = TypeVar("T")
-
 _HUGE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)  # every integer dequantizes to a finite value
-_BIAS_LIMIT = float(1 << 30)  # leaves a factor of two before a bias overflows int32
 
 
 def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QParams:
@@ -53,37 +48,6 @@ def covered(params: QParams) -> Range:
     """The range that per-tensor ``params`` represent."""
     scale, zero = params.scale[0], params.zero_point[0]
     return Range((params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale)
-
-
-def weight_params(
-    weight: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float = 0.0, qtype: QType = QType.INT8
-) -> QParams:
-    """Symmetric qparams: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None.
-
-    Args:
-        weight: float array, at least one dimension when ``axis`` is given.
-        axis: channel axis.
-        limit: largest magnitude of an element.
-        floor: least scale, per channel: keeps the int32 bias of the channel from overflowing.
-        qtype: of the elements.
-    """
-    axis = None if axis is None else axis % weight.ndim
-    return _symmetric(_largest(weight, axis), axis, limit, floor, qtype)
-
-
-def _largest(weight: np.ndarray, axis: int | None) -> np.ndarray:
-    """The largest finite magnitude, per channel along ``axis``."""
-    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis)
-    finite = np.where(np.isfinite(weight), np.abs(weight), 0.0)
-    return np.asarray(finite.max(axis=others, initial=0.0), np.float64)
-
-
-def _symmetric(
-    largest: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float, qtype: QType = QType.INT8
-) -> QParams:
-    scale = np.maximum(largest / limit, floor)
-    scale = np.where(scale > 0.0, np.maximum(scale, LEAST_SCALE), 1.0).astype(np.float32).reshape(-1)
-    return QParams(qtype, tuple(scale.tolist()), (0,) * scale.size, axis)
 
 
 def scale_shape(shape: Sequence[int | None], params: QParams) -> tuple[int, ...]:
@@ -143,18 +107,6 @@ def aligned(array: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray]
     return np.asarray(params.scale, np.float32).reshape(shape), np.asarray(params.zero_point, np.int64).reshape(shape)
 
 
-_of_weights: WeakKeyDictionary[Graph, dict[Hashable, Any]] = WeakKeyDictionary()
-
-
-def _once(graph: Graph, key: Hashable, compute: Callable[[], T]) -> T:
-    """What depends on a weight alone: all tables of a model share it. A model of 355 MB takes 2 s to look at."""
-    known = _of_weights.setdefault(graph, {})
-    if key not in known:
-        known[key] = compute()
-    found: T = known[key]
-    return found
-
-
 class QParamsTable:
     """The qparams of every value that a placement may quantize, computed on first use, then constant.
 
@@ -183,6 +135,7 @@ class QParamsTable:
         self._rounding = rounding
         self._shifts = dict(shifts or {})
         self._per_tensor = per_tensor
+        self._weights = WeightScales(graph, rules, per_tensor)
         self._rules = rules
         self._ranges = ranges
         self._given = dict(fixed or {})
@@ -263,7 +216,7 @@ class QParamsTable:
             if data_type.bits > self._rules.activation.bits:  # for the usual type, the weight's scale sees to it
                 values = np.abs(np.asarray(self._graph.constant(value), np.float64)).reshape(-1)
                 least = values if scale.size == values.size else values.max(initial=0.0)
-                scale = np.maximum(scale, (least / _BIAS_LIMIT).astype(np.float32))
+                scale = np.maximum(scale, (least / BIAS_LIMIT).astype(np.float32))
             if scale.size not in (1, size):
                 raise ModelError(f"bias port {port} has {size} values for {scale.size} channels")
             axis = None if scale.size == 1 else (len(self._graph.shape(value) or (0,)) - 1)
@@ -291,107 +244,25 @@ class QParamsTable:
         return np.asarray(values - shift.reshape(values.shape), np.float32)
 
     def _compute(self, value: str, qtype: QType) -> QParams:
-        if not self._graph.is_constant(value):
-            return activation_params(self._ranges[value], qtype, self._rules.is_symmetric(qtype))
-        array = self._graph.constant(value)
-        assert array is not None
-        channels = self._weights[value][0] if qtype.block and value in self._weights else None
-        if channels is not None:
-            along = 1 - channels
-            return _once(self._graph, (value, along, qtype), lambda: block_params(array, along, qtype))
-        if value not in self._weights or not (qtype is self._rules.weight or qtype.floating):
-            found = self._ranges.get(value) or constant_range(array)
-            return activation_params(found, qtype, self._rules.is_symmetric(qtype))
-        axis, consumers = self._weights[value]
-        weights, groups = self._beside(value, consumers)
-        axis = axis if self._rules.per_channel and self._per_tensor.isdisjoint(weights) else None
-        axis = None if axis is None else axis % array.ndim
-        largest = self._largest_of(weights, axis, groups)
-        if qtype.floating:
-            return _symmetric(largest, axis, qtype.qmax, 0.0, qtype)
-        return _symmetric(largest, axis, self._rules.weight_limit, self._floor(array, axis, consumers))
+        found = self._ranges.get(value)
+        if self._graph.is_constant(value):
+            weight = self._weights.params(value, qtype, self._data_scale)
+            if weight is not None:
+                return weight
+            array = self._graph.constant(value)
+            assert array is not None
+            found = found or constant_range(array)
+        if found is None:
+            raise KeyError(value)
+        return activation_params(found, qtype, self._rules.is_symmetric(qtype))
 
-    def _largest_of(self, weights: Sequence[str], axis: int | None, groups: np.ndarray | None) -> np.ndarray:
-        """The largest magnitude in all of these weights, per channel, or per group of channels."""
-        arrays = {w: np.asarray(self._graph.constant(w)) for w in weights}
-        found = [_once(self._graph, (w, axis), partial(_largest, a, axis)) for w, a in arrays.items()]
-        largest: np.ndarray = np.max(found, axis=0)
-        if axis is None or groups is None:
-            return largest
-        of_groups = np.zeros(groups.max() + 1)
-        np.maximum.at(of_groups, groups, largest)
-        return np.asarray(of_groups[groups])
-
-    def _beside(self, value: str, consumers: list[str]) -> tuple[list[str], np.ndarray | None]:
-        """The weights that have one set of scales, ``value`` among them, and which of their channels have one scale."""
-        node = self._graph.node(consumers[0])
-        rule = self._rules.rule(node)
-        if len(consumers) > 1 or rule is None or not rule.recurrence.joins_weights:
-            return [value], None
-        groups_of = rule.recurrence.scale_groups
-        groups = None if groups_of is None else groups_of(self._graph, node)
-        family = self._families.get(node.name, (node,))
-        return [n.inputs[slot] for n in family for slot in rule.weights], groups
-
-    @cached_property
-    def _families(self) -> dict[str, tuple[Node, ...]]:
-        """The family of each operator that has one."""
-        return {node.name: family for family in self._rules.families(self._graph) for node in family}
-
-    @cached_property
-    def _weights(self) -> dict[str, tuple[int | None, list[str]]]:
-        """Channel axis and consumers of every constant that some operator reads as its weight."""
-        found: dict[str, tuple[int | None, list[str]]] = {}
-        for node in self._graph.nodes:
-            for slot in self._rules.weight_slots(node):
-                value = node.inputs[slot] if slot < len(node.inputs) else ""
-                if self._graph.is_constant(value):
-                    axis = weight_axis(self._graph, Port(node.name, slot))
-                    before = found.get(value, (axis, []))
-                    found[value] = (axis if before[0] == axis else None, [*before[1], node.name])
-        return found
-
-    def _floor(self, weight: np.ndarray, axis: int | None, consumers: list[str]) -> np.ndarray | float:
-        """Least scales with which every consumer's bias, in units of ``scale_x * scale_w``, fits int32."""
-        floor: np.ndarray | float = 0.0
+    def _data_scale(self, value: str) -> float | None:
+        """The scale of data that are multiplied by a weight; None where it is not known."""
         usual = self._rules.activation
         data_type = usual if usual.takes_bias else QType.UINT8  # beside others, the bias is float
-        for name in consumers:
-            node = self._graph.node(name)
-            rule = self._rules.rule(node)
-            slot = None if rule is None else rule.bias
-            bias = node.inputs[slot] if slot is not None and len(node.inputs) > slot else ""
-            values = self._graph.constant(bias) if bias else None
-            if values is None or node.inputs[0] not in self._ranges:
-                continue
-            scale = self.params(node.inputs[0], data_type).scale[0]
-            least = np.abs(values.astype(np.float64)).reshape(-1) / (scale * _BIAS_LIMIT)
-            channels = 1 if axis is None else weight.shape[axis]
-            least = least if channels == least.size else np.full(channels, least.max(initial=0.0))
-            floor = np.maximum(floor, least if axis is not None else least.max(initial=0.0))
-        return floor
+        return self.params(value, data_type).scale[0] if value in self._ranges else None
 
 
 def constant_range(array: np.ndarray) -> Range:
     """The range of a constant's values."""
     return Range(float(array.min()), float(array.max())) if array.size else Range(0.0, 0.0)
-
-
-def weight_axis(graph: Graph, port: Port) -> int | None:
-    """The output-channel axis of the weight at ``port``; None where only one scale for all makes sense.
-
-    Conv: 0. Gemm: 1, or 0 with transB. MatMul: the last, for two-dimensional weights. LSTM and GRU: 1, their gates'
-    rows, one scale for both directions. Gather: 1, the columns of a table of rows.
-    """
-    node = graph.node(port.node)
-    shape = graph.shape(node.inputs[port.slot])
-    rank = len(shape) if shape is not None else 0
-    if node.op_type == "Conv":
-        return 0
-    if node.op_type == "ConvTranspose":
-        return 1 if int(node.attributes.get("group", 1)) == 1 else None
-    if node.op_type == "Gemm":
-        return 0 if node.attributes.get("transB", 0) else 1
-    if (node.op_type in ("MatMul", "Gather") and rank == 2) or node.op_type in ("LSTM", "GRU"):
-        return 1
-    return None

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.names import free_name
 from inlay.model.passes.steps import constant_of
 from inlay.quant.observers import Range
+from inlay.quant.plain.graph import PlainGraph
 from inlay.quant.qparams import covered
 from inlay.types import QParams, QType
 
@@ -53,12 +53,10 @@ class Saturation:
 
 
 class Saturations:
-    """Puts Clips into ``graph`` in the place of pairs, one for each value, range and need of its readers."""
+    """Puts Clips into a graph in the place of pairs, one for each value, range and need of its readers."""
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-        self._taken = {str(v.name) for n in graph.all_nodes() for v in (*n.inputs, *n.outputs) if v is not None}
-        self._taken |= {str(n.name) for n in graph.all_nodes()} | set(graph.initializers)
+    def __init__(self, plain: PlainGraph) -> None:
+        self._plain = plain
         self._made: dict[tuple[str, Range, tuple[bool, bool]], tuple[Saturation, ir.Value]] = {}
 
     @property
@@ -84,37 +82,28 @@ class Saturations:
         key = (str(source.name), bounds, ends)
         if key not in self._made:
             producer = source.producer()
-            name = self._free(f"{source.name}_saturated")
-            clip = self._clip(name, source, bounds)
+            clip, graph = self._clip(source, bounds), self._plain.graph
             if producer is None:
-                self._graph.insert_before(self._graph[0], clip)
+                graph.insert_before(graph[0], clip)
             else:
-                self._graph.insert_after(producer, clip)
+                graph.insert_after(producer, clip)
             negative = producer is not None and producer.op_type in _MAY_BE_NEGATIVE
             rectifies = ends[0] and bounds.low == 0.0 and negative
             weighs = all(_weighs(use.node) for use in read.uses()) and not read.is_graph_output()
             step = params.scale[0]
-            saturation = Saturation(name, str(source.name), bounds, step, ends, rectifies, weighs=weighs)
+            saturation = Saturation(str(clip.name), str(source.name), bounds, step, ends, rectifies, weighs=weighs)
             self._made[key] = saturation, clip.outputs[0]
         return self._made[key][1]
 
-    def _clip(self, name: str, source: ir.Value, bounds: Range) -> ir.Node:
-        output = ir.Value(name=name, type=source.type, shape=source.shape)
-        if self._graph.opset_imports.get("", 11) < 11:  # the bounds were attributes before
+    def _clip(self, source: ir.Value, bounds: Range) -> ir.Node:
+        plain, wish = self._plain, f"{source.name}_saturated"
+        name, output = plain.free_node(wish), ir.Value(name=plain.free(wish), type=source.type, shape=source.shape)
+        if plain.graph.opset_imports.get("", 11) < 11:  # the bounds were attributes before
             ends = [ir.AttrFloat32("min", bounds.low), ir.AttrFloat32("max", bounds.high)]
             return ir.Node("", "Clip", [source], ends, outputs=[output], name=name)
-        inputs = [source]
-        for end, bound in (("low", bounds.low), ("high", bounds.high)):
-            tensor = ir.tensor(np.float32(bound), name=self._free(f"{name}_{end}"))
-            value = ir.Value(name=tensor.name, shape=ir.Shape(()), type=ir.TensorType(tensor.dtype), const_value=tensor)
-            self._graph.register_initializer(value)
-            inputs.append(value)
-        return ir.Node("", "Clip", inputs, outputs=[output], name=name)
-
-    def _free(self, wish: str) -> str:
-        name = free_name(wish, self._taken)
-        self._taken.add(name)
-        return name
+        both = (("low", bounds.low), ("high", bounds.high))
+        limits = [plain.constant(f"{wish}_{end}", np.asarray(bound, np.float32)) for end, bound in both]
+        return ir.Node("", "Clip", [source, *limits], outputs=[output], name=name)
 
 
 _NO_LIMITS = Range(-np.inf, np.inf)

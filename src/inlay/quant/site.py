@@ -46,11 +46,14 @@ def grid_of(node: ir.Node) -> Grid | None:
     if scale is None or (given is not None and given.const_value is None):
         return None
     scales = np.asarray(scale.numpy(), np.float32)
-    integers = node.inputs[0] if node.op_type == DEQUANTIZE else node.outputs[0]
-    dtype = integers.dtype if integers is not None and integers.dtype is not None else ir.DataType.UINT8
-    zeros = np.zeros(scales.shape, np.int64)
     if given is not None and given.const_value is not None:
         dtype, zeros = given.const_value.dtype, np.asarray(given.const_value.numpy()).astype(np.int64)
+    else:
+        integers = node.inputs[0] if node.op_type == DEQUANTIZE else node.outputs[0]
+        dtype = integers.dtype if integers is not None and integers.dtype is not None else ir.DataType.UINT8
+        zeros = np.zeros(scales.shape, np.int64)
+        if node.op_type == QUANTIZE and (stated := node.attributes.get_int("output_dtype", 0)):
+            dtype = ir.DataType(stated)
     axis = int(node.attributes["axis"].value) if "axis" in node.attributes else 1
     return Grid(dtype, scales, zeros, axis)
 

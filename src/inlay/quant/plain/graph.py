@@ -196,10 +196,10 @@ class PlainGraph:
     def quantized_dynamically(self, before: ir.Node, value: ir.Value) -> ir.Node:
         """A new DynamicQuantizeLinear of ``value``."""
         node = ir.node(
-            DYNAMIC_QUANTIZE, [value], num_outputs=3, name=self._free_node(f"{value.name}_{DYNAMIC_QUANTIZE}")
+            DYNAMIC_QUANTIZE, [value], num_outputs=3, name=self.free_node(f"{value.name}_{DYNAMIC_QUANTIZE}")
         )
         for output, what in zip(node.outputs, ("quantized", "scale", "zero_point"), strict=True):
-            output.name = self._free(f"{value.name}_{what}")
+            output.name = self.free(f"{value.name}_{what}")
         node.outputs[0].shape = value.shape
         self.graph.insert_before(before, node)
         return node
@@ -232,14 +232,14 @@ class PlainGraph:
         """
         end = end or node
         self._nodes.discard(str(node.name))
-        name = self._free_node(str(node.name).removesuffix(_QUANT))
+        name = self.free_node(str(node.name).removesuffix(_QUANT))
         new = ir.Node(domain, op_type, inputs, attributes=list(attributes), num_outputs=len(end.outputs), name=name)
         self.graph.insert_before(end, new)
         for old, fresh in zip(end.outputs, new.outputs, strict=True):
             if result is None:
                 take_place(fresh, old)
                 continue
-            fresh.name, fresh.type, fresh.shape = self._free(float_name(old)), _FLOAT, old.shape
+            fresh.name, fresh.type, fresh.shape = self.free(float_name(old)), _FLOAT, old.shape
             pair = [fresh, *(v for v in result if v is not None)]
             take_place(self.insert(end, QUANTIZE, pair, f"{fresh.name}_quantized", old.shape), old)
         self.graph.remove(end, safe=True)
@@ -273,15 +273,15 @@ class PlainGraph:
         attributes: Mapping[str, Any] | None = None,
     ) -> ir.Value:
         """The float result of a new node before another; both are named like ``wish``."""
-        node = ir.node(op_type, inputs, attributes or {}, name=self._free_node(f"{wish}_{op_type}"))
+        node = ir.node(op_type, inputs, attributes or {}, name=self.free_node(f"{wish}_{op_type}"))
         (result,) = node.outputs
-        result.name, result.type, result.shape = self._free(wish), _FLOAT, shape
+        result.name, result.type, result.shape = self.free(wish), _FLOAT, shape
         self.graph.insert_before(before, node)
         return result
 
     def constant(self, wish: str, array: np.ndarray) -> ir.Value:
         """A new initializer."""
-        return add_constant(self.graph, self._free(wish), np.array(array, order="C"))
+        return add_constant(self.graph, self.free(wish), np.array(array, order="C"))
 
     def changed(self, value: ir.Value, array: np.ndarray) -> ir.Value:
         """The initializer ``value`` with another array; a new one where it has other readers."""
@@ -317,12 +317,14 @@ class PlainGraph:
             scale = self.equal[scale]
         return scale
 
-    def _free(self, wish: str) -> str:
+    def free(self, wish: str) -> str:
+        """A name for a new value."""
         name = free_name(wish, self._values)
         self._values.add(name)
         return name
 
-    def _free_node(self, wish: str) -> str:
+    def free_node(self, wish: str) -> str:
+        """A name for a new node."""
         name = free_name(wish, self._nodes)
         self._nodes.add(name)
         return name
