@@ -32,7 +32,7 @@ from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.gptq import NEAREST, Rounding, Steps, scale_digest
 from inlay.quant.observers import METHODS, Method
 from inlay.quant.qparams import QParamsTable
-from inlay.run import calibration
+from inlay.run import preparation
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, small_model, sqnr
 from inlay.trial import Failed
@@ -293,7 +293,7 @@ def test_a_continued_run_keeps_its_calibration(tmp_path: Path, monkeypatch: pyte
     def never(*_: object, **__: object) -> CalibrationChoice:
         raise AssertionError("decided twice")
 
-    monkeypatch.setattr(calibration, "choose_calibration", never)
+    monkeypatch.setattr(preparation, "choose_calibration", never)
     again = inlay.tune(path, max_measurements=8, **options)
     assert again.search["replayed"] >= first.search["measurements"]
     with pytest.raises(AssertionError, match="decided twice"):

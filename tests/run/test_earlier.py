@@ -14,7 +14,6 @@ import inlay
 from inlay.measure.journal import Journal
 from inlay.measure.paired import Series
 from inlay.model.load import file_sha256
-from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed, best_of
 from inlay.run.confirm.earlier import WINNER
@@ -38,11 +37,11 @@ def leave_open(
 
     def undecided(self: Confirmation, incumbent: Candidate, least_db: float | None = None) -> Confirmed:
         found = decide(self, incumbent, least_db)
-        base = Entry(self.judged[0], self.baseline, Series(np.array([found.baseline_ms * 1e6])))
+        base = replace(self.original, readings=Series(np.array([found.baseline_ms * 1e6])))
         return replace(
             found,
             best=replace(best_of(base, base, as_fast, as_fast, None), confirmed=False),
-            file=self.baseline.path,
+            file=self.given.file.path,
             placement=Placement(),
             key=base.key,
             rejected=(),

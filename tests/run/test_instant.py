@@ -16,7 +16,7 @@ import pytest
 from inlay import api
 from inlay.cli.render import quantized
 from inlay.errors import Crashed, ModelError, UsageError
-from inlay.farm import lab
+from inlay.measure import lab
 from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
 from inlay.measure.paired import Timing

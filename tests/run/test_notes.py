@@ -13,9 +13,9 @@ from inlay.quant.accuracy import Bound
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
+from inlay.run.outcome.assemble import Losses
 from inlay.run.outcome.notes import notes_for
 from inlay.run.robustness import Robustness
-from inlay.run.stress import Losses
 from inlay.space.rules import OpRule
 from inlay.space.units import Unit
 from inlay.targets.base import Artifact

@@ -12,7 +12,7 @@ import pytest
 from inlay.measure.client import usual_limit
 from inlay.measure.in_process import Clock, InProcessWorker
 from inlay.run.instant import calibrate_machine as calibration
-from inlay.run.instant.whole_models import Total, kernel_readings
+from inlay.run.instant.calibrate_machine import Total, kernel_readings
 from inlay.search.cost_table import fit_table
 from inlay.search.workload import Workload
 from inlay.targets.base import TargetSpec

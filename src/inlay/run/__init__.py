@@ -2,7 +2,7 @@
 
 :mod:`~inlay.run.tune` holds the phases and the loop ``strategy.ask ▶ Placement ▶ emit ▶ accuracy ▶ compile ▶ measure ▶
 journal ▶ strategy.tell``; :mod:`~inlay.run.evaluate` is one turn of it. Before the loop: ``inputs``, ``session``,
-``calibration``, ``strategies`` and ``oracles``; during it: ``budget``, ``noise_probes``, ``facts``, ``cost_database``,
+``preparation``, ``strategies`` and ``oracles``; during it: ``budget``, ``noise_probes``, ``facts``, ``cost_database``,
 ``progress``; after it: :mod:`~inlay.run.confirm`, which decides in fresh processes, ``result``, and
 :mod:`~inlay.run.outcome`, which puts it together. :mod:`~inlay.run.instant` quantizes without a search; ``select`` and
 ``compare`` are commands on what was measured or is given. The room may import everything below it: search,
@@ -12,7 +12,6 @@ calibrate, measure, prepare and targets; strategies of wings come through ``join
 
 __all__ = [
     "budget",
-    "calibration",
     "compare",
     "confirm",
     "cost_database",
@@ -27,6 +26,7 @@ __all__ = [
     "outcome",
     "outputs",
     "plan",
+    "preparation",
     "progress",
     "result",
     "select",

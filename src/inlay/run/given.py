@@ -1,4 +1,4 @@
-"""The given model: what it costs and computes, the first incumbent, and the result where there is no time for more."""
+"""The given model: what it costs and computes, and the first incumbent."""
 
 from __future__ import annotations
 
@@ -11,24 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data import save_feed, shapes_of
-from inlay.errors import JournalError, Late, NoDevice, TargetError, TimedOut, UsageError
+from inlay.errors import JournalError, NoDevice, TargetError, TimedOut, UsageError
 from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.client import Worker
 from inlay.measure.own_precision import BLOCKS, gain_in_float32
-from inlay.measure.paired import Series
 from inlay.measure.race import Meter
 from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Outputs
-from inlay.run.confirm.contenders import Entry
-from inlay.run.confirm.delivered import Confirmed, best_of
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, PARTS, PRECISION, PrecisionChoice, digest_of
-from inlay.run.outcome.assemble import assemble
-from inlay.run.plan import Effort
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
-from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session
-from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
+from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact, OwnPrecision, TargetSpec
 from inlay.targets.registry import create, in_float32
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial, shown_sqnr
@@ -251,49 +245,3 @@ def _original(session: Session, given: Given, meter: Meter) -> Candidate:
     outcome = Measured(Latency(ns, Interval.exactly(1.0), 1), given.accuracy)
     trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
     return Candidate(given.file.digest, trial, lambda: given.file, source=given.file.path)
-
-
-def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
-    """The result where the time ended before there was a candidate: the given model, as it was timed.
-
-    Raises:
-        UsageError: the folder holds a result of this run, which is better than that; it stays.
-    """
-    inputs = session.inputs
-    if session.resumed and (inputs.out / "result.json").exists() and (inputs.out / "model.onnx").exists():
-        raise UsageError(
-            f"the budget of {inputs.config.budget_s:.0f} s is spent, and {inputs.out} holds the result of this run: "
-            "it is kept; a larger --budget continues the search, --restart starts over"
-        )
-    feed = inputs.workload.save(session.work / "latency")
-    protocol = replace(inputs.config.protocol, first_blocks=1)
-    evaluator, _ = evaluator_of(session, given, feed, protocol, lambda: 0.0)
-    entry = Entry(evaluator.incumbent, given.file, Series(np.array([evaluator.incumbent.latency_ns])))
-    same = Interval.exactly(1.0)
-    best = replace(best_of(entry, entry, same, same, None), confirmed=False)
-    note = f"the budget was spent before there was a candidate: {late}"
-    undecided = "no model in low precision was built before the budget ended: give a larger --budget"
-    confirmed = Confirmed(
-        best=best,
-        baseline_ms=best.latency_ms,
-        file=given.file.path,
-        placement=None,
-        rejected=(),
-        effort=Effort(0, 0, 0, 0),
-        undecided=undecided,
-    )
-    result = assemble(
-        inputs,
-        session.worker.fingerprint,
-        session.journal,
-        evaluator,
-        {},
-        confirmed,
-        search={"builds": session.worker.builds, "wall_s": round(session.seconds, 3), "stopped_because": note},
-        notes=(*inputs.changed, note),
-        interrupted=False,
-        not_timed=(FLOAT, FULL_INT8),
-    )
-    confirmed.install(inputs.out / "model.onnx")
-    write_json(inputs.out / "result.json", result.as_json())
-    return result

@@ -1,15 +1,22 @@
 """From the opened session to the calibrated model: the given model run, normalized, indexed, outliers evened out.
 
-Helpers, where a cluster has some, are asked for before the given model is built if it is large: they get ready
-meanwhile.
+What was calibrated, values observed and qparams chosen, is kept in the journal. Helpers, where a cluster has some, are
+asked for before the given model is built if it is large: they get ready meanwhile.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from inlay.data import evenly_spaced
+from inlay.calibrate import policy
+from inlay.calibrate.choose import choose_calibration, choose_flips
+from inlay.calibrate.observe import observe
+from inlay.calibrate.scorer import OnTarget, TableScorer, in_process
+from inlay.calibrate.table_search import CalibrationTask
+from inlay.calibrate.tables import CalibrationChoice
+from inlay.data import Samples, StressSet, bound, evenly_spaced, input_specs
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
 from inlay.model.hands import foresee, helped
@@ -18,15 +25,32 @@ from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.smoothquant import Scales, Smoothed, find_scales, smoothed
 from inlay.prepare.strip_qdq import strip_qdq
-from inlay.run.calibration import Calibration
-from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, OPAQUE, OUTLIERS_LEFT, SATURATIONS
+from inlay.quant.accuracy import Judge
+from inlay.quant.qparams import QParamsTable
+from inlay.run.facts import (
+    CALIBRATION,
+    CALIBRATION_SAMPLES,
+    CHOICE,
+    EQUALIZATION,
+    FROZEN,
+    MAX_OPSET,
+    OPAQUE,
+    OUTLIERS_LEFT,
+    SATURATIONS,
+    VARIATIONS,
+    CalibrationRecord,
+    record_rounding,
+    rounding_of,
+)
 from inlay.run.given import Given, run_given
-from inlay.run.robustness import StressTest
+from inlay.run.reference import RunFiles
+from inlay.run.robustness import StressTest, variations_of
 from inlay.run.session import Session
-from inlay.run.stress import calibration_stress, stress_test
+from inlay.search.baselines import CONV_MATMUL, FULL_INT8, anchor_placements
 from inlay.targets.base import Capabilities
 from inlay.targets.registry import create
 from inlay.trial import counted
+from inlay.types import Placement
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,18 +100,8 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     session.stage(f"calibrate {counted(units, 'unit')} on {on}", lambda: deadline)
     test = stress_test(session, "varied", session.inputs.parts.selection, given.reference)
     stress = calibration_stress(session)
-    calibration = Calibration(
-        config=config,
-        parts=parts,
-        worker=session.worker,
-        journal=session.journal,
-        progress=session.progress,
-        deadline=deadline,
-        stress=stress,
-        test=test,
-    )
     with session.calibrating():
-        candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
+        candidates = _candidates(session, given, prepared, imported, deadline, stress, test)
     session.calibrated(prepared)
     return Calibrated(prepared, imported, candidates, test)
 
@@ -143,3 +157,104 @@ def without_outliers(session: Session, prepared: PreparedModel) -> PreparedModel
 
     found = session.journal.once(EQUALIZATION, scales)
     return evened.model or smoothed(prepared, found, samples.feeds[0])
+
+
+def _candidates(
+    session: Session,
+    given: Given,
+    prepared: PreparedModel,
+    imported: ImportedQDQ,
+    deadline: Deadline,
+    stress: StressSet,
+    test: StressTest,
+) -> CandidateWriter:
+    """What writes placements, with the qparams of all values chosen by ``deadline``.
+
+    Args:
+        session: the run.
+        given: what candidates are compared with.
+        prepared: the model.
+        imported: Q/DQ models whose qparams may be kept.
+        deadline: when it must be over.
+        stress: variations of the calibration samples.
+        test: variations of the selection samples.
+    """
+    config, parts = session.inputs.config, session.inputs.parts
+    journal, worker = session.journal, session.worker
+    count = min(policy.SCORING_SAMPLES, len(parts.selection))
+    judge = Judge(given.judge.reference[:count], parts.selection.part(range(count)), config.bound)
+    known = journal.fact(CALIBRATION_SAMPLES)  # a resumed run takes the same ones
+    observing = deadline.within(policy.OBSERVING_SHARE * deadline.left) if known is None else NEVER
+    begun = observing.clock()
+    observed = observe(prepared, parts.calibration, [p for _, p in imported.placements], known, observing, stress)
+    sample_s = (observing.clock() - begun) / (observed.samples + len(stress.variations))
+    journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
+    fixed = imported.qparams if config.keep_qparams else {}
+
+    def choose() -> CalibrationChoice:
+        anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
+        budget_s, placement = config.budget_s, anchors.get(FULL_INT8, Placement())
+        target, varied = (OnTarget(prepared, worker, feeds) for feeds in (given.feeds[:count], test.feeds))
+        # each table that is tried on the target is a build: where their number is limited, the search needs them; and
+        # what gives no times is an emulator, which takes seconds for an inference
+        spared = config.max_builds is not None or not worker.fingerprint.gives_times
+        outputs = in_process(prepared, parts.selection.feeds[:count]) if spared else target.outputs
+        task = CalibrationTask(
+            prepared=prepared,
+            observed=observed,
+            placement=placement,
+            feeds=() if parts.calibration.kind == "random" else parts.calibration.feeds,
+            score=TableScorer(judge, outputs),
+            min_sqnr_db=config.bound.min_sqnr_db,
+            methods=config.methods,
+            fixed=fixed,
+            stress_score=TableScorer(test.judge, varied.outputs) if test.names and not spared else None,
+            products=anchors.get(CONV_MATMUL, Placement()),
+        )
+        seconds = policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s
+        choice = choose_calibration(task, seconds, deadline=deadline, inference_s=sample_s)
+        if not worker.deterministic or not len(placement) or fixed or spared:
+            return choice
+
+        def measure(table: QParamsTable) -> tuple[float, float]:
+            outputs, ns = target.timed_outputs(table, placement, config.protocol.slot_ns)
+            return ns, judge.judge(outputs).sqnr_db
+
+        return choose_flips(choice, prepared, observed, measure)
+
+    choice = journal.fact(CHOICE)  # made once in a run, however often that is continued
+    if choice is None:
+        choice = choose()
+        record_rounding(journal, choice.rounding)
+        journal.record_fact(CHOICE, choice)
+        session.progress.stage(str(choice))
+    else:
+        choice = replace(choice, rounding=rounding_of(journal))
+    digest, runtime = choice.digest(observed, str(sorted(map(str, fixed.items())))), worker.fingerprint.digest
+    table = choice.table(prepared, observed, fixed)
+    journal.record_fact(CALIBRATION, CalibrationRecord(digest, runtime, config.target, table.as_json()))
+    journal.record_feed("shapes", parts.calibration.feeds[0])
+    return CandidateWriter(prepared, table, digest, runtime)
+
+
+def calibration_stress(session: Session) -> StressSet:
+    """Variations of the calibration samples, in which ranges are looked for."""
+    most = policy.MOST_VARIATIONS * _count(session) // policy.SCORED_VARIATIONS
+    return _varied(session, session.inputs.parts.calibration, policy.VARIED_SAMPLES, most)
+
+
+def stress_test(session: Session, name: str, samples: Samples, reference: RunFiles) -> StressTest:
+    """Variations of ``samples`` that the given model runs on, as files in the scratch folder ``name``."""
+    varied = _varied(session, samples, 1, _count(session))
+    return StressTest.of(varied, samples, session.work / name, reference)
+
+
+def _varied(session: Session, samples: Samples, each: int, most: int) -> StressSet:
+    config = session.inputs.config
+    specs = bound(input_specs(session.inputs.file.model), session.inputs.frozen)
+    return variations_of(samples, specs, config.augment, config.seed, each, most)
+
+
+def _count(session: Session) -> int:
+    """How many variations models are judged on: decided once in a run."""
+    return session.journal.once(VARIATIONS, lambda: session.plan.samples(policy.SCORED_VARIATIONS, session.costs))

@@ -27,17 +27,14 @@ from inlay.run.confirm.crossfit import CrossFit, cross_fitted
 from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.earlier import kept_or
-from inlay.run.confirm.verification import Unseen
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import SENSITIVITY
-from inlay.run.given import Given, evaluator_of, given_alone
+from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import TuneRequest
 from inlay.run.joined import JoinedStrategy, joined_strategies
 from inlay.run.oracles import GuidedSetup, guided_report
-from inlay.run.outcome.assemble import assemble, one_story
-from inlay.run.outcome.cuts import cuts
+from inlay.run.outcome.assemble import assemble, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
-from inlay.run.outcome.memory import measure_memory
 from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, notes_for
 from inlay.run.outputs import write_recipe
 from inlay.run.plan import QUICK_CONTENDERS, efforts
@@ -46,7 +43,6 @@ from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, not_measured, write_json
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
-from inlay.run.stress import losses
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8, Anchors
 from inlay.space.recipe import elsewhere
@@ -232,30 +228,17 @@ def _confirm(
     Returns:
         The decision, and the models that the retreats built.
     """
-    inputs, config, evaluator, worker = session.inputs, session.inputs.config, search.evaluator, session.worker
+    config, evaluator, worker = session.inputs.config, search.evaluator, session.worker
     session.stage("confirm the winner in fresh processes")
-    unseen = None
-    if inputs.verification is not None:
-        feeds = session.save_feeds("verification", inputs.verification)
-        unseen = Unseen(inputs.verification, feeds, inputs.metric, given.reference)
     confirmation = Confirmation(
+        session=session,
+        given=given,
         judged=evaluator.judged,
         candidates=model.candidates,
-        baseline=given.file,
-        worker=worker,
-        start=session.start_worker,
-        equal=session.lab.equal,
-        limit=session.limit_s,
         feed=search.feed,
-        workload=inputs.workload,
-        unseen=unseen,
         varied=model.test,
-        config=replace(config, confirm_processes=1) if ended.interrupted else config,
-        folder=session.work,
-        rng=session.rng,
-        plan=session.plan,
-        costs=search.time.costs,
         weigh=crossfit.weigh,
+        briefly=ended.interrupted,
     )
     confirmed = latest = confirmation.decide(evaluator.incumbent)
     rejected, builds, measured = confirmed.rejected, 0, confirmed.measured
@@ -277,7 +260,7 @@ def _confirm(
         rejected, measured = rejected + latest.rejected, {**measured, **latest.measured}
         confirmed = confirmed.or_better(latest)
     confirmed = replace(confirmed, rejected=rejected, measured={**measured, **confirmed.measured})
-    return kept_or(confirmed, session.journal, confirmation), builds
+    return kept_or(confirmed, confirmation), builds
 
 
 # --- result --------------------------------------------------------------------------------------------------------
@@ -394,4 +377,4 @@ def _cuts(session: Session, search: _SearchSetup, confirmed: Confirmed) -> tuple
         return ()
     missing = search.strategies.anchors.left_out
     left_out = confirmed.effort.cut_from(efforts(session.inputs.config, session.costs.inference_s)[0])
-    return cuts(session.inputs, session.journal, missing, search.meter.protocol.first_blocks, left_out)
+    return tuple(cuts(session.inputs, session.journal, missing, search.meter.protocol.first_blocks, left_out))

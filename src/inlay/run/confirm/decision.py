@@ -26,16 +26,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
-from inlay.data import Workload
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
-from inlay.measure.client import Limit, Worker
-from inlay.measure.costs import Costs
-from inlay.measure.lab import EqualDevices, StartWorker, no_others
+from inlay.measure.lab import no_others
 from inlay.measure.policy import REPORTED_LEVEL
 from inlay.model.heard import counting
 from inlay.model.load import file_sha256
@@ -75,11 +71,13 @@ from inlay.run.confirm.undecided import (
     too_few,
     unrefuted,
 )
-from inlay.run.confirm.verification import Unseen, Verifier, Weigh, least_db, nothing_said
+from inlay.run.confirm.verification import Unseen, Verifier, Weigh, least_db
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import QUICK_CONTENDERS, Effort, Plan, efforts
+from inlay.run.given import Given
+from inlay.run.plan import QUICK_CONTENDERS, Effort, efforts
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
+from inlay.run.session import Session
 from inlay.targets.base import Artifact
 from inlay.trial import LEVEL, Interval
 from inlay.types import Placement
@@ -92,42 +90,59 @@ class Confirmation:
     """What the candidates of one search are confirmed with.
 
     Attributes:
+        session: the run.
+        given: the given model.
         judged: every candidate, the given model first; grows while the search goes on.
         candidates: writes them in their final form.
-        baseline: the given model.
-        worker: computes outputs.
-        start: starts the fresh processes that measure.
-        equal: holds further devices that measure as this one does.
-        limit: seconds that one call of the runtime may take.
         feed: file of the inputs that latency is measured on.
-        workload: what is in there.
-        unseen: the verification samples; None where there are too few.
         varied: variations of the selection samples.
-        config: settings.
-        folder: for scratch files.
-        rng: seeds the order of models within blocks.
-        plan: how much time there is.
-        costs: what steps take, by what is known at the time.
         weigh: what all samples say of a contender on new ones.
+        briefly: in one fresh process: the user waits.
     """
 
+    session: Session
+    given: Given
     judged: Sequence[Candidate]
     candidates: CandidateWriter
-    baseline: Artifact
-    worker: Worker
-    start: StartWorker
-    equal: EqualDevices
-    limit: Limit
     feed: Path
-    workload: Workload
-    unseen: Unseen | None
     varied: StressTest
-    config: TuneConfig
-    folder: Path
-    rng: np.random.Generator
-    plan: Plan
-    costs: Callable[[], Costs]
-    weigh: Weigh = nothing_said
+    weigh: Weigh
+    briefly: bool = False
+
+    @cached_property
+    def config(self) -> TuneConfig:
+        """Settings of the confirmation."""
+        config = self.session.inputs.config
+        return replace(config, confirm_processes=1) if self.briefly else config
+
+    @cached_property
+    def unseen(self) -> Unseen | None:
+        """The verification samples; None where there are too few."""
+        inputs = self.session.inputs
+        if inputs.verification is None:
+            return None
+        feeds = self.session.save_feeds("verification", inputs.verification)
+        return Unseen(inputs.verification, feeds, inputs.metric, self.given.reference)
+
+    @property
+    def original(self) -> Entry:
+        """The given model."""
+        return Entry(self.judged[0], self.given.file)
+
+    def verifier(self) -> Verifier:
+        """What judges contenders on samples that nothing has seen, each once."""
+        session = self.session
+        limits = self.config.bound, session.plan.deadline, self.varied, self.weigh
+        return Verifier(session.worker, self.judged[0], self.unseen, *limits)
+
+    def final(self, candidate: Candidate) -> Artifact:
+        """A candidate in its final form."""
+        if candidate.placement is None:
+            assert candidate.source is not None, "it was given, or has a placement"
+            return Artifact(candidate.source, file_sha256(candidate.source))
+        own = self.session.work / f"final-{candidate.key}"
+        own.mkdir(exist_ok=True)
+        return self.candidates.deliver(candidate.placement, own / "model.onnx")
 
     def decide(self, incumbent: Candidate, least_db: float | None = None) -> Confirmed:
         """Measure and decide what to deliver.
@@ -137,21 +152,21 @@ class Confirmation:
             least_db: SQNR on the selection samples below which quantized models are left out, as an earlier look at
                 the verification samples showed that these fail there; None for no limit.
         """
-        bound, deadline = self.config.bound, self.plan.deadline
-        verifier = Verifier(self.worker, self.judged[0], self.unseen, bound, deadline, self.varied, self.weigh)
+        session, plan, bound = self.session, self.session.plan, self.config.bound
+        verifier = self.verifier()
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
-        effort = self.plan.confirmation(self.costs(), self.config, len(most))
-        equal = no_others if self.worker.deterministic else self.equal  # there, one reading is enough
-        readings = self.plan.readings(self.costs(), effort, len(most))
-        timed = (self.limit, self.feed, self.config, self.folder, self.rng, readings, equal)
-        fresh = FreshReadings(self.start, *timed)
+        effort = plan.confirmation(session.costs, self.config, len(most))
+        equal = no_others if session.worker.deterministic else session.lab.equal  # there, one reading is enough
+        readings = plan.readings(session.costs, effort, len(most))
+        timed = (session.limit_s, self.feed, self.config, session.work, session.rng, readings, equal)
+        fresh = FreshReadings(session.start_worker, *timed)
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
-        contenders = [Entry(c, self._final(c)) for c in counting(chosen, "write contender")]
+        contenders = [Entry(c, self.final(c)) for c in counting(chosen, "write contender")]
         try:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:
             return self._unconfirmed(contenders, fresh.given_up, verifier, effort, str(error))
-        full, blocks = efforts(self.config, self.costs().inference_s)[0], len(base.readings)
+        full, blocks = efforts(self.config, session.costs.inference_s)[0], len(base.readings)
         if not base.readings.exact:
             effort = effort.done(fresh.counts[0], blocks)
         if others and too_few(base):
@@ -166,7 +181,7 @@ class Confirmation:
             gained,
             gain(reference, champion, reported) if reference else over_float(gained, self.judged),
             verifier.accuracy(champion),
-            by_shape(base, champion, self.workload),
+            by_shape(base, champion, session.inputs.workload),
         )
         origins = {e.key: e.candidate.trial.proposal.origin for e in (*contenders, *others)}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
@@ -196,7 +211,7 @@ class Confirmation:
             fell_back=champion.key not in {base.key, *(e.key for e in contenders)},
             lacks_db=verifier.lacks_db(champion),
             anchor_speedup=max([1.0, *anchors]),
-            evidence=verifier.evidence(champion, self.plan.before_writing),
+            evidence=verifier.evidence(champion, plan.before_writing),
             given_up=frozenset(fresh.given_up),
         )
 
@@ -220,7 +235,7 @@ class Confirmation:
     ) -> Confirmed:
         """The decision by the readings of the search, as there are none, or too few, of fresh processes."""
         contenders = [e for e in entries if e.key not in given_up]
-        base, champion, gained, over_float = by_search(self._given, contenders, self._preferred(verifier))
+        base, champion, gained, over_float = by_search(self.original, contenders, self._preferred(verifier))
         best = replace(best_of(base, champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
         trouble = f"NOT CONFIRMED: {why}; the figures are those of the search"
         confirmed = self._confirmed(best, base, champion, verifier, effort, [trouble])
@@ -232,25 +247,21 @@ class Confirmation:
 
     def _preferred(self, verifier: Verifier) -> Callable[[Sequence[Entry]], Entry]:
         """Of the contenders that gain, the best first: what is delivered where there are no readings to decide by."""
-        until = self.plan.before_writing
+        until = self.session.plan.before_writing
 
         def prefer(ranked: Sequence[Entry]) -> Entry:
             kept = [e for e in ranked if verifier.keeps(e)]
-            found = most_credible(kept, lambda e: verifier.evidence(e, until), _gains) if kept else self._given
-            return found if verifier.keeps(found) else self._given  # what is said of new samples may reject it
+            found = most_credible(kept, lambda e: verifier.evidence(e, until), _gains) if kept else self.original
+            return found if verifier.keeps(found) else self.original  # what is said of new samples may reject it
 
         return prefer
 
     def _open(self, found: Mapping[str, Interval], blocks: int, effort: Effort, contenders: int) -> str:
         """What is left open after so many deciding blocks, and what it would take to know; empty where nothing is."""
-        costs = self.costs()
+        costs = self.session.costs
         full = efforts(self.config, costs.inference_s)[0]
         block_s = costs.block_s(effort.finalists(contenders))
-        return open_words(found, self.plan, effort, full, blocks, block_s) if found else ""
-
-    @property
-    def _given(self) -> Entry:
-        return Entry(self.judged[0], self.baseline)
+        return open_words(found, self.session.plan, effort, full, blocks, block_s) if found else ""
 
     def _two_rounds(
         self, contenders: Sequence[Entry], fresh: FreshReadings, verifier: Verifier, effort: Effort
@@ -263,10 +274,10 @@ class Confirmation:
             TargetError: the given model does not run in fresh processes.
         """
         deciding = effort.second * effort.finalists(len(contenders))
-        base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks, deciding)
+        base, *entries = fresh.of([self.original, *contenders], effort.first, effort.blocks, deciding)
         first = told(base, entries, LEVEL)
         while True:
-            until = self.plan.weighing(self.costs(), effort, len(contenders))
+            until = self.session.plan.weighing(self.session.costs, effort, len(contenders))
             finalists = self._finalists(base, entries, fresh.given_up, verifier, until)
             found, level = self._second_round([base, *finalists], fresh, effort)
             if len(found) == 1 + len(finalists):
@@ -283,7 +294,7 @@ class Confirmation:
         """Float, the most promising contender for which the bound is shown or nearest to it, and the best anchor."""
         entries = [e for e in contenders if e.key not in given_up]
         promises = {e.key: promise(base, e) for e in entries}
-        tie = 0.0 if self.worker.deterministic else TIE
+        tie = 0.0 if self.session.worker.deterministic else TIE
         quantized = most_promising([e for e in entries if not e.is_float], promises, tie)
         floats = [e for e in entries if e.is_float and verifier.keeps(e)]
         able = [e for e in quantized if not is_hopeless(base, e)]
@@ -323,7 +334,7 @@ class Confirmation:
                 if candidate is None:
                     break
                 left_out.add(candidate.key)
-                entry = Entry(candidate, self._final(candidate))
+                entry = Entry(candidate, self.final(candidate))
                 if verifier.keeps(entry):
                     yield entry
 
@@ -356,7 +367,7 @@ class Confirmation:
             candidate = fastest_of(self.judged, math.inf if least is None else least, left_out)
             if candidate is None:
                 break
-            entry = Entry(candidate, self._final(candidate))
+            entry = Entry(candidate, self.final(candidate))
             if verifier.keeps(entry):
                 return entry
             left_out.add(candidate.key)
@@ -370,21 +381,13 @@ class Confirmation:
         base, *others = (e.readings for e in found)
         if base.exact or not open_cases(base, others):
             return found, LEVEL
-        later = self.plan.later_look(self.costs(), len(found), effort)
+        later = self.session.plan.later_look(self.session.costs, len(found), effort)
         if not later:
             return found, LEVEL
         again = fresh.of(found, later, effort.blocks)
         first = {e.key: e.readings for e in found}
         found = [replace(e, readings=e.readings.behind(first[e.key])) for e in again]
         return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
-
-    def _final(self, candidate: Candidate) -> Artifact:
-        if candidate.source is not None or candidate.placement is None:
-            assert candidate.source is not None
-            return Artifact(candidate.source, file_sha256(candidate.source))
-        own = self.folder / f"final-{candidate.key}"
-        own.mkdir(exist_ok=True)
-        return self.candidates.deliver(candidate.placement, own / "model.onnx")
 
 
 def _gains(entry: Entry) -> bool:

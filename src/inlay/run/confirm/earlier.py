@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from inlay.measure.journal import Fact, Journal
+from inlay.measure.journal import Fact
 from inlay.measure.paired import Series
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed, best_of
-from inlay.run.confirm.verification import Verifier
 from inlay.trial import Interval, shown_ratio
 
 _UNCONFIRMED = "NOT CONFIRMED: "
@@ -53,9 +52,9 @@ WINNER: Fact[Winner | None] = Fact(
 """What was confirmed last; None where it was refuted since."""
 
 
-def kept_or(confirmed: Confirmed, journal: Journal, confirmation: Confirmation) -> Confirmed:
+def kept_or(confirmed: Confirmed, confirmation: Confirmation) -> Confirmed:
     """The decision, or the winner of before where this one confirms no gain and does not refute that; recorded."""
-    best = confirmed.best
+    best, journal = confirmed.best, confirmation.session.journal
     if best.confirmed and confirmed.placement and best.speedup.shows_gain():
         found = Winner(confirmed.key, best.speedup, best.over_float, confirmed.baseline_ms * 1e6)
         journal.record_fact(WINNER, found)
@@ -79,18 +78,13 @@ def is_refuted(winner: Winner, later: Confirmed) -> bool:
 
 def _kept(winner: Winner, later: Confirmed, confirmation: Confirmation) -> Confirmed:
     """The winner with its figures in place of a later decision; that one where the search does not know it any more."""
-    known, plan = confirmation, confirmation.plan
-    candidate = next((c for c in known.judged[1:] if c.key == winner.key and c.placement), None)
-    if candidate is None or candidate.placement is None:
+    candidate = next((c for c in confirmation.judged[1:] if c.key == winner.key and c.placement), None)
+    if candidate is None:
         return later
-    own = known.folder / f"earlier-{winner.key}"
-    own.mkdir(exist_ok=True)
-    entry = Entry(candidate, known.candidates.deliver(candidate.placement, own / "model.onnx"))
-    limits = known.config.bound, plan.deadline, known.varied, known.weigh
-    verifier = Verifier(known.worker, known.judged[0], known.unseen, *limits)
+    entry, verifier = Entry(candidate, confirmation.final(candidate)), confirmation.verifier()
     if not verifier.keeps(entry):
         return later
-    base = Entry(known.judged[0], known.baseline, Series(np.array([winner.baseline_ns])))
+    base = replace(confirmation.original, readings=Series(np.array([winner.baseline_ns])))
     best = best_of(base, entry, winner.speedup, winner.over_float, verifier.accuracy(entry))
     unsure = [t for t in later.troubles if t.startswith(_UNCONFIRMED)]
     why = later.undecided or "; ".join(t.removeprefix(_UNCONFIRMED).partition(";")[0] for t in unsure)
@@ -110,5 +104,5 @@ def _kept(winner: Winner, later: Confirmed, confirmation: Confirmation) -> Confi
         lacks_db=verifier.lacks_db(entry),
         measured={**later.measured, winner.key: winner.speedup},
         undecided="",
-        evidence=verifier.evidence(entry, plan.before_writing),
+        evidence=verifier.evidence(entry, confirmation.session.plan.before_writing),
     )

@@ -4,4 +4,4 @@
 offers it to :mod:`inlay.run.tune`; the report reads the evidence.
 """
 
-__all__ = ["assemble", "cuts", "evidence", "memory", "notes"]
+__all__ = ["assemble", "evidence", "notes"]

@@ -1,24 +1,62 @@
-"""The result of a finished run, from what its phases found."""
+"""The result of a run from what its phases found, also where there was no time for more than the given model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from inlay.calibrate import policy
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import common_sizes, input_specs
+from inlay.errors import InlayError, Late, TargetError, UsageError
 from inlay.measure.journal import Journal
+from inlay.measure.paired import Series
+from inlay.model.heard import counting, doing
 from inlay.model.store import model_bytes
-from inlay.run.confirm.delivered import Confirmed, latency_ms
+from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.delivered import Confirmed, best_of, latency_ms
 from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import CHOICE, MEMORY, PRECISION, SIZE
+from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, MEMORY, OUTLIERS_LEFT, PRECISION, SAMPLES, SIZE, VARIATIONS
+from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import RunInputs
-from inlay.run.result import AnchorResult, TuneResult, pareto
-from inlay.run.stress import NO_LOSSES, Losses
-from inlay.targets.base import Fingerprint, ShowsRun
+from inlay.run.plan import Effort
+from inlay.run.preparation import stress_test
+from inlay.run.reference import RunFiles
+from inlay.run.result import AnchorResult, TuneResult, pareto, write_json
+from inlay.run.robustness import Robustness, StressTest
+from inlay.run.session import Session
+from inlay.search.baselines import FLOAT, FULL_INT8
+from inlay.targets.base import Artifact, Fingerprint, ShowsRun
 from inlay.targets.registry import create
-from inlay.trial import Measured, Outcome, Trial
+from inlay.trial import Accuracy, Interval, Measured, Outcome, Trial
+from inlay.types import Placement
+
+_INFERENCES = 4
+"""Of the given model, for reading a feed and the first runs."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What models lose on variations.
+
+    Attributes:
+        delivered: None where it is float, or there are no variations.
+        anchors: by name, those that quantize something.
+        cut: what there was no time for, for people.
+    """
+
+    delivered: Robustness | None = None
+    anchors: Mapping[str, Robustness] = field(default_factory=dict)
+    cut: str = ""
+
+
+NO_LOSSES = Losses()
+"""Nothing was judged."""
 
 
 def sizes_of(inputs: RunInputs) -> list[dict[str, Any]]:
@@ -155,3 +193,166 @@ def _point(candidate: Candidate, outcome: Measured, size: int | None, memory: in
         "size_bytes": size,
         "memory_bytes": memory,
     }
+
+
+def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
+    """The result where the time ended before there was a candidate: the given model, as it was timed.
+
+    Raises:
+        UsageError: the folder holds a result of this run, which is better than that; it stays.
+    """
+    inputs = session.inputs
+    if session.resumed and (inputs.out / "result.json").exists() and (inputs.out / "model.onnx").exists():
+        raise UsageError(
+            f"the budget of {inputs.config.budget_s:.0f} s is spent, and {inputs.out} holds the result of this run: "
+            "it is kept; a larger --budget continues the search, --restart starts over"
+        )
+    feed = inputs.workload.save(session.work / "latency")
+    protocol = replace(inputs.config.protocol, first_blocks=1)
+    evaluator, _ = evaluator_of(session, given, feed, protocol, lambda: 0.0)
+    entry = Entry(evaluator.incumbent, given.file, Series(np.array([evaluator.incumbent.latency_ns])))
+    same = Interval.exactly(1.0)
+    best = replace(best_of(entry, entry, same, same, None), confirmed=False)
+    note = f"the budget was spent before there was a candidate: {late}"
+    undecided = "no model in low precision was built before the budget ended: give a larger --budget"
+    confirmed = Confirmed(
+        best=best,
+        baseline_ms=best.latency_ms,
+        file=given.file.path,
+        placement=None,
+        rejected=(),
+        effort=Effort(0, 0, 0, 0),
+        undecided=undecided,
+    )
+    result = assemble(
+        inputs,
+        session.worker.fingerprint,
+        session.journal,
+        evaluator,
+        {},
+        confirmed,
+        search={"builds": session.worker.builds, "wall_s": round(session.seconds, 3), "stopped_because": note},
+        notes=(*inputs.changed, note),
+        interrupted=False,
+        not_timed=(FLOAT, FULL_INT8),
+    )
+    confirmed.install(inputs.out / "model.onnx")
+    write_json(inputs.out / "result.json", result.as_json())
+    return result
+
+
+def measure_memory(session: Session, files: Mapping[str, Artifact], feed: Path) -> None:
+    """Record what a session of each model takes, as far as there is time; nothing where the target cannot tell.
+
+    Args:
+        session: the run.
+        files: the models by their keys, the one that matters most first.
+        feed: file of the inputs.
+    """
+    journal, costs = session.journal, session.costs
+    if session.worker.deterministic or "memory" in session.worker.lacks:
+        return
+    once_s = costs.worker_s + costs.candidate_build_s + _INFERENCES * costs.sample_s
+    for key, file in counting([*files.items()], "measure the memory of model"):
+        if journal.fact(MEMORY.of(key)) is not None:
+            continue
+        if not session.plan.before_writing.fits(once_s):
+            return
+        with contextlib.suppress(TargetError):  # nothing else depends on it
+            with session.start_worker(session.inputs.config.target, session.work, session.limit_s) as fresh:
+                found = fresh.memory(file, feed)
+            if found is None:
+                return
+            journal.record_fact(MEMORY.of(key), found)
+
+
+def cuts(
+    inputs: RunInputs, journal: Journal, missing: Sequence[str], first_blocks: int, confirmation: str
+) -> Iterator[str]:
+    """What a run did less thoroughly because its budget did not allow for more: one phrase for each phase.
+
+    Args:
+        inputs: what the run worked with.
+        journal: knows what was decided.
+        missing: anchors that were not timed.
+        first_blocks: of the races.
+        confirmation: what was left out of it, if anything.
+    """
+    parts, config = inputs.parts, inputs.config
+    samples, choice = journal.fact(CALIBRATION_SAMPLES), journal.fact(CHOICE)
+    precision = journal.fact(PRECISION)
+    if precision is not None and precision.late:
+        yield f"the given model timed in {precision.own}, not in float32"
+    if samples is not None and samples < len(parts.calibration):
+        yield f"ranges from {samples} of {len(parts.calibration)} samples"
+    if journal.fact(OUTLIERS_LEFT):
+        yield "outliers of activations not evened out"
+    if choice is not None and choice.scores and len(choice.scores) < len(config.methods):
+        yield f"{len(choice.scores)} of {len(config.methods)} ways to choose ranges tried"
+    if choice is not None and choice.cut:
+        yield choice.cut
+    if journal.fact(SAMPLES) is not None:
+        yield f"accuracy on {inputs.judged} samples in the search and {len(parts.verification)} after it"
+    varied = journal.fact(VARIATIONS)
+    if varied is not None and varied < policy.SCORED_VARIATIONS:
+        yield f"{varied} of {policy.SCORED_VARIATIONS} variations of samples"
+    if missing:
+        yield f"not timed: {', '.join(missing)}"
+    if first_blocks < config.protocol.first_blocks:
+        yield f"races begin with {first_blocks} of {config.protocol.first_blocks} blocks"
+    if confirmation:
+        yield confirmation
+
+
+def losses(
+    session: Session,
+    confirmed: Confirmed,
+    test: StressTest,
+    anchors: Mapping[str, Trial],
+    write: Callable[[Placement], Artifact],
+    reference: RunFiles,
+) -> Losses:
+    """Judge the delivered model on variations of the unseen samples, then anchors on those of the selection samples.
+
+    Args:
+        session: the run.
+        confirmed: what is delivered.
+        test: variations of the selection samples.
+        anchors: what they showed, by name.
+        write: a candidate's file.
+        reference: gives outputs of the given model in float32.
+    """
+    if not test.names:
+        return NO_LOSSES
+    best, delivered, unseen = confirmed.best, None, session.inputs.verification
+    found: dict[str, Robustness] = {}
+    each_s = session.costs.judge_s(len(test.names))
+    late = "accuracy on variations of the samples"
+    try:
+        if not best.is_float:
+            if not session.plan.before_writing.fits(2 * each_s):
+                return Losses(cut=late)
+            doing("judge the winner on varied samples")
+            accuracy, last = best.selection, test
+            if best.verification is not None and unseen is not None:
+                accuracy, last = best.verification, stress_test(session, "varied-unseen", unseen, reference)
+            delivered = _loss(session, Artifact(confirmed.file, best.output_sha256), last, accuracy)
+        for name, trial in anchors.items():
+            if trial.accuracy is None or not trial.proposal.placement:
+                continue
+            if not session.plan.before_writing.fits(each_s):
+                return Losses(delivered, found, f"{late}, of anchors")
+            doing(f"judge {name} on varied samples")
+            loss = _loss(session, write(trial.proposal.placement), test, trial.accuracy)
+            if loss is not None:
+                found[name] = loss
+    except InlayError:  # the result stands without it
+        return Losses(delivered, found, late)
+    return Losses(delivered, found)
+
+
+def _loss(session: Session, model: Artifact, test: StressTest, accuracy: Accuracy) -> Robustness | None:
+    try:
+        return test.robustness(session.worker.run(model, test.feeds), accuracy.sqnr_db)
+    finally:
+        session.worker.drop(model)

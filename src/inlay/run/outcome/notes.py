@@ -15,8 +15,8 @@ from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound
 from inlay.quant.rewrite import Rewrite
 from inlay.run.confirm.delivered import Confirmed
+from inlay.run.outcome.assemble import Losses
 from inlay.run.result import Best
-from inlay.run.stress import Losses
 from inlay.search.bars import Barred
 from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.space.units import Unit, rejection_counts
