@@ -2,9 +2,9 @@
 
 Runs are drawn, not tuned: each has a saturating curve of gains over time, a time after which nothing promising is left,
 a time for one measurement, and fixed costs of every session. Devices are of four kinds, and a run is for one of them.
-A device that is free asks :func:`~inlay.fleet.allocate.next_slice` which run of its kind gets time next; what became of
-the slice is journaled as ``inlay fleet`` does, with the time after every measurement. Two fleets of each size: one
-without a limit, where every run goes on to its end, and one whose budget is half of what that took.
+A device that is free asks :func:`~inlay.portfolio.allocate.next_slice` which run of its kind gets time next; what
+became of the slice is journaled as ``inlay fleet`` does, with the time after every measurement. Two fleets of each
+size: one without a limit, where every run goes on to its end, and one whose budget is half of what that took.
 
 The lower bound of the makespan is the larger of two: what all slices of a kind take, spread evenly over its devices,
 and the longest run. The driver's own time and memory are real. Each size has a process of its own.
@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from inlay.fleet.allocate import Progressed, next_slice
-from inlay.fleet.drive import RUN, RunState
-from inlay.fleet.result import Figures
 from inlay.measure.journal import Journal
+from inlay.portfolio.allocate import Progressed, next_slice
+from inlay.portfolio.fleet import RUN, RunState
+from inlay.portfolio.runs import Figures
 
 SIZES = ((250, 25), (1000, 100), (4000, 400))
 """Models and devices."""

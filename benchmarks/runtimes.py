@@ -22,7 +22,7 @@ from benchmarks import paired
 from benchmarks.quality import BOUND_DB, EVALUATION
 from benchmarks.render import machine, ratio
 from benchmarks.subjects import Subject
-from inlay.across.result import GIVEN, AcrossResult
+from inlay.portfolio.result import GIVEN, AcrossResult
 from inlay.targets.base import TargetSpec
 from inlay.trial import Interval
 

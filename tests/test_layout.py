@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "src" / "inlay"
 LAYOUT = (REPOSITORY / "docs" / "layout.md").read_text(encoding="utf8")
 
-GENERIC = ("quant", "space", "search", "patterns", "calibrate", "model", "prepare", "measure", "run", "across", "data")
+GENERIC = ("quant", "space", "search", "patterns", "calibrate", "model", "prepare", "measure", "run", "data")
 """Rooms that serve every target alike."""
 SWALLOWED: Mapping[str, str] = {
     "data/images.py: _numbers (TypeError)": "values of a user that are no numbers become NaN, and are refused as such",

@@ -21,7 +21,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 import inlay
 from inlay.autotuner import QDQAutotuner, RegionType
-from inlay.fleet.plan import read_plan
+from inlay.portfolio.plan import read_plan
 from inlay.space.recipe_file import load_recipe
 from inlay.testing import TargetTestCase
 from tests.support.branches import branches

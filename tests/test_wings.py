@@ -90,7 +90,14 @@ def _path(value: str) -> str:
 
 
 def _own_entry_points() -> list[tuple[str, str, str]]:
-    groups = (installed.TARGETS, installed.STRATEGIES, installed.EXECUTORS, installed.COMMANDS, installed.AFTER_TUNE)
+    groups = (
+        installed.TARGETS,
+        installed.STRATEGIES,
+        installed.EXECUTORS,
+        installed.SEVERAL_TARGETS,
+        installed.COMMANDS,
+        installed.AFTER_TUNE,
+    )
     found = [(g, e.name, e.value) for g in groups for e in entry_points(group=g) if e.value.startswith("inlay.")]
     assert len(found) > 20
     return found

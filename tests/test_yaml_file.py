@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from inlay.autotuner.state_file import read_state
 from inlay.errors import InlayError, NoSuchFile, UsageError
-from inlay.fleet.plan import read_plan
 from inlay.model.graph import Graph
 from inlay.patterns.cache import PatternCache, merge_files
+from inlay.portfolio.plan import read_plan
 from inlay.space.recipe_file import find_recipe, load_recipe
 from inlay.yaml_file import read_yaml
 

@@ -7,20 +7,17 @@ line is derived from these and from signatures (:mod:`inlay.cli.options`), help 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 
-from inlay.across.labels import targets_of
-from inlay.across.result import AcrossResult
-from inlay.across.tune import outputs_of, tune_across
 from inlay.data import bound, common_sizes
 from inlay.errors import UsageError
-from inlay.files import refuse_overwriting
-from inlay.installed import AFTER_TUNE, joined
+from inlay.files import as_file_name, refuse_overwriting
+from inlay.installed import AFTER_TUNE, SEVERAL_TARGETS, joined
 from inlay.measure.lab import measuring
 from inlay.model.heard import hearing
 from inlay.model.held import kept
@@ -32,7 +29,7 @@ from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
 from inlay.run.call import Given, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare, load_all
-from inlay.run.inputs import RANDOM_SAMPLES
+from inlay.run.inputs import OUTPUTS, RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspected
 from inlay.run.inspection import dry_run as _dry_run
 from inlay.run.instant import calibrate_machine as _calibrate
@@ -51,13 +48,11 @@ from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
-from inlay.targets.registry import DEFAULT_TARGET, create, target_of
+from inlay.targets.registry import AUTO, DEFAULT_TARGET, create, target_of
 
 
 @overload
-def tune(
-    model: ModelSource, options: TuneOptions | None = None, *, target: Literal["auto"], **changes: Any
-) -> AcrossResult: ...
+def tune(model: ModelSource, options: TuneOptions | None = None, *, target: Literal["auto"], **changes: Any) -> Any: ...
 @overload
 def tune(
     model: ModelSource, options: TuneOptions | None = None, *, target: str | TargetSpec = ..., **changes: Any
@@ -65,18 +60,16 @@ def tune(
 @overload
 def tune(
     model: ModelSource, options: TuneOptions | None = None, *, target: Sequence[str | TargetSpec], **changes: Any
-) -> TuneResult | AcrossResult: ...
+) -> Any: ...
 @documented
-def tune(
-    model: Annotated[ModelSource, declared.MODEL], options: TuneOptions | None = None, **changes: Any
-) -> TuneResult | AcrossResult:
+def tune(model: Annotated[ModelSource, declared.MODEL], options: TuneOptions | None = None, **changes: Any) -> Any:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
     With several targets, each is tuned for within the one budget, and the single file that suits all best is delivered;
     with ``auto``, the file and the target to deploy with. The same call on the same ``out`` continues where it stopped.
 
     Returns:
-        An :class:`~inlay.across.result.AcrossResult` for ``auto`` and for two targets or more.
+        A :class:`~inlay.run.result.TuneResult`; for ``auto`` and for two targets or more an ``AcrossResult``.
 
     Raises:
         InlayError: see :mod:`inlay.errors`.
@@ -84,17 +77,17 @@ def tune(
     wish = TuneOptions.of(options, changes)
     begun, out = time.monotonic() - wish.before_s, Path(wish.out)
     Phases(wish.progress or Logged()).doing("read the model and the samples")
-    specs, others = targets_of(wish.target, wish.target_options, wish.threads)
+    specs, others = _targets(wish)
     asked = request_of(model, wish, next(iter(specs.values())), _command_line(model, wish))
-    alone = len(specs) == 1 and others is None
-    given = [*files_in(wish.data, wish.labels, wish.recipe), *([] if alone else asked.file.files)]
-    refuse_overwriting(outputs_of(out, {} if alone else specs), given)
+    folders = [out, *(out / as_file_name(label) for label in specs if label)]
+    given = [*files_in(wish.data, wish.labels, wish.recipe), *([] if _ONE in specs else asked.file.files)]
+    refuse_overwriting([folder / name for folder in folders for name in OUTPUTS], given)
     if not isinstance(model, (str, Path)):  # later commands on this folder read the given model, too
         asked = replace(asked, file=kept(asked.file, out / "given.onnx"))
     with measuring(wish.ray, specs.values(), asked.progress.stage) as lab:
         asked = replace(asked, before_s=time.monotonic() - begun, lab=lab)
-        if not alone:
-            found = tune_across(asked, specs, others)
+        if _ONE not in specs:
+            found = _several("tune")(asked, specs, others)
             own = [note for each in found.columns.values() if each.folder for note in _afterwards(out / each.folder)]
             return replace(found, notes=(*found.notes, *own))
         result = _run_tune.tune(replace(asked, any_precision=True))
@@ -108,6 +101,29 @@ def _afterwards(folder: Path, tell: Callable[[str], None] = lambda text: None) -
         tell(f"write the {name}")
         notes.append(each.load()(folder))
     return [note for note in notes if note]
+
+
+_ONE = ""
+"""The label of a target that is the only one."""
+
+
+def _targets(wish: TuneOptions) -> tuple[Mapping[str, TargetSpec], Mapping[str, str] | None]:
+    """The targets by label; where one of them is to be chosen, also those that cannot be used, with the reason."""
+    asked = [wish.target] if isinstance(wish.target, (str, TargetSpec)) else list(wish.target)
+    if len(asked) == 1 and asked != [AUTO]:
+        return {_ONE: target_of(asked[0], wish.target_options, wish.threads)}, None
+    found: tuple[Mapping[str, TargetSpec], Mapping[str, str] | None]
+    found = _several("targets")(asked, wish.target_options, wish.threads)
+    return found
+
+
+def _several(part: str) -> Callable[..., Any]:
+    """What is installed for several targets. Raises UsageError where there is nothing."""
+    found = joined(SEVERAL_TARGETS).get(part)
+    if found is None:
+        raise UsageError("--target: the part of Inlay that tunes for several targets is not installed")
+    made: Callable[..., Any] = found.load()
+    return made
 
 
 def _command_line(model: ModelSource, wish: TuneOptions) -> str:
@@ -124,11 +140,10 @@ def dry_run(
         InlayError: what ``tune`` would raise for them.
     """
     wish = TuneOptions.of(options, changes)
-    specs, others = targets_of(wish.target, wish.target_options, wish.threads)
-    if len(specs) > 1 or others is not None:
+    specs, _ = _targets(wish)
+    if _ONE not in specs:
         raise UsageError("a dry run looks at one target: give --target NAME")
-    (spec,) = specs.values()
-    asked = request_of(model, wish, spec, _command_line(model, wish))
+    asked = request_of(model, wish, specs[_ONE], _command_line(model, wish))
     return _dry_run(replace(asked, before_s=wish.before_s))
 
 

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 import stat
 import sys
@@ -237,6 +238,11 @@ def refuse_odd_name(path: Path, error: type[InlayError] = UsageError) -> None:
     except UnicodeEncodeError:
         shown = str(path).encode("utf8", "surrogateescape").decode("utf8", "backslashreplace")
         raise error(f"{shown}: a name in this path is not UTF-8, which runtimes cannot open: rename it") from None
+
+
+def as_file_name(text: str) -> str:
+    """``text`` as the name of a file or folder: a hyphen for each run of characters that may mean something else."""
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).lstrip(".")
 
 
 def cache_folder() -> Path:

@@ -6,6 +6,7 @@ needs imports a wing: it asks here, by group and name, and goes without what is 
 - ``inlay.targets``: targets by name (:mod:`inlay.targets.base`).
 - ``inlay.strategies``: what joins a search (:class:`~inlay.run.strategies.JoinedStrategy`).
 - ``inlay.executors``: labs elsewhere, by the option that asks for them (:class:`~inlay.measure.lab.Executor`).
+- ``inlay.several_targets``: how several targets are named (``targets``), tuned for (``tune``), told of (``verdict``).
 - ``inlay.commands``: commands of ``inlay``, as functions or groups of typer (:mod:`inlay.cli.commands`).
 - ``inlay.after_tune``: called with the folder of a finished run; what they return is a note, if it is not empty.
 - ``inlay.names``: names of the package ``inlay`` that a wing defines.
@@ -26,6 +27,7 @@ except PackageNotFoundError:  # a source tree that is not installed
 TARGETS = "inlay.targets"
 STRATEGIES = "inlay.strategies"
 EXECUTORS = "inlay.executors"
+SEVERAL_TARGETS = "inlay.several_targets"
 COMMANDS = "inlay.commands"
 AFTER_TUNE = "inlay.after_tune"
 NAMES = "inlay.names"
@@ -40,5 +42,5 @@ def joined(group: str) -> Mapping[str, EntryPoint]:
 def _joined(path: tuple[str, ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
     """By group; reading the metadata of all packages takes tens of milliseconds."""
     found = entry_points()
-    groups = (TARGETS, STRATEGIES, EXECUTORS, COMMANDS, AFTER_TUNE, NAMES)
+    groups = (TARGETS, STRATEGIES, EXECUTORS, SEVERAL_TARGETS, COMMANDS, AFTER_TUNE, NAMES)
     return {group: {e.name: e for e in sorted(found.select(group=group), key=lambda e: e.name)} for group in groups}

@@ -23,7 +23,7 @@ import onnx
 from benchmarks import subjects
 
 from inlay.errors import UNPROVEN
-from inlay.fleet import policy
+from inlay.portfolio import policy
 from inlay.testing import random_feed, small_model
 from tests.attack.farm import VICTIMS, Cluster, cluster_kind
 from tests.attack.kills import Command, Ended, outputs, trials, wait_for_none

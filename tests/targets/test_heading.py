@@ -14,9 +14,10 @@ from inlay.cli.terminal import Table
 from inlay.errors import InlayError
 from inlay.explanation import command as explained
 from inlay.explanation.explanation import Bound, Explanation, Operator, Reason, Waste
-from inlay.fleet import command as render_fleet
-from inlay.fleet.page import write_page
-from inlay.fleet.result import Figures, FleetResult, Row
+from inlay.portfolio import command as render_fleet
+from inlay.portfolio.fleet import PAGE, write_page
+from inlay.portfolio.result import FleetResult, Row
+from inlay.portfolio.runs import Figures
 from inlay.report.page import verdict
 from inlay.run.compare import BenchRow
 from inlay.run.result import TuneResult
@@ -120,9 +121,10 @@ def row(name: str, facts: dict[str, str]) -> Row:
 def test_a_fleet_says_which_of_its_figures_are_estimated(tmp_path: Path) -> None:
     def shown(*rows: Row) -> tuple[str, str]:
         fleet = FleetResult(tmp_path, rows, None, 2.0)
-        said = render_fleet.verdict(fleet)
+        said = render_fleet.fleet_verdict(fleet)
         lines = [line if isinstance(line, str) else "\n".join(map(" ".join, line.rows)) for line in said]
-        return "\n".join(lines), write_page(tmp_path, fleet).read_text(encoding="utf8")
+        write_page(fleet)
+        return "\n".join(lines), (tmp_path / PAGE).read_text(encoding="utf8")
 
     text, page = shown(row("a", ESTIMATING), row("b", {}))
     for each in (text, page):

@@ -15,8 +15,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from inlay import api
-from inlay.across.result import AcrossResult
-from inlay.cli import inspected, render, render_across
+from inlay.cli import inspected, render
 from inlay.cli.answer import JSON, answer
 from inlay.cli.defaults import CONFIG, EFFORT
 from inlay.cli.options import options_of
@@ -25,8 +24,9 @@ from inlay.cli.start import code_of_stop, end_in_order
 from inlay.cli.terminal import columns, laid_out, plain, tolerate_encoding
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
-from inlay.installed import COMMANDS, __version__, joined
+from inlay.installed import COMMANDS, SEVERAL_TARGETS, __version__, joined
 from inlay.prepare.declare import Option
+from inlay.run.result import TuneResult
 from inlay.targets import listing
 
 _SHOWN = (
@@ -124,8 +124,8 @@ def tune(
             log.result(result.as_json())
     finally:
         (log or progress).close()
-    across = isinstance(result, AcrossResult)
-    answer(as_json, result, lambda: render_across.verdict(result) if across else render.verdict(result))
+    told = render.verdict if isinstance(result, TuneResult) else joined(SEVERAL_TARGETS)["verdict"].load()
+    answer(as_json, result, lambda: told(result))
     raise typer.Exit(result.exit_code)
 
 

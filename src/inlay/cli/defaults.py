@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from inlay.errors import UsageError
+from inlay.prepare.declare import near
 from inlay.prepare.options import EFFORTS
 from inlay.yaml_file import read_yaml
 
@@ -26,9 +26,7 @@ def _from_file(context: typer.Context, path: Path | None) -> Path | None:
     for key, value in found.items():
         parameter = names.get(str(key))
         if parameter is None or parameter.name is None:
-            near = difflib.get_close_matches(str(key), names, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"--config {path}: {context.info_name} has no option {key}{hint}")
+            raise UsageError(f"--config {path}: {context.info_name} has no option {key}{near(key, names)}")
         several = isinstance(value, list)
         if isinstance(value, dict) or (several and not parameter.multiple and parameter.nargs == 1):
             raise UsageError(f"--config {path}: {key} takes one value")

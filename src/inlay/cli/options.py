@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from inlay.across.tune import outputs_of
 from inlay.cli.defaults import CONFIG
 from inlay.files import refuse_overwriting
 from inlay.prepare.declare import Option, declared, option_in
+from inlay.run.inputs import OUTPUTS
 
 Command = Callable[..., None]
 
@@ -63,7 +63,7 @@ def options_of(
 def _written(values: Mapping[str, Any]) -> Iterator[Path]:
     """Files that a command with these values may write: what its outputs name, and what lies in or beside them."""
     for path in (Path(values[name]) for name in _OUTPUTS if isinstance(values.get(name), str | Path)):
-        yield from (path, Path(f"{path}.data"), *outputs_of(path, {}))
+        yield from (path, Path(f"{path}.data"), *(path / name for name in OUTPUTS))
 
 
 def _declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -4,7 +4,7 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 :mod:`inlay.data.reading` makes samples of them, or of what the user's functions give.
 """
 
-from inlay.data.archives import as_text, load_feed, read_arrays, save_feed
+from inlay.data.archives import as_text, load_feed, read_arrays, save_feed, save_feeds
 from inlay.data.images import Images
 from inlay.data.likely import likely_sizes, random_samples, sizes_to_try, template
 from inlay.data.padding import Padding
@@ -75,6 +75,7 @@ __all__ = [
     "read_labels",
     "read_samples",
     "save_feed",
+    "save_feeds",
     "shapes_of",
     "sizes_to_try",
     "split",

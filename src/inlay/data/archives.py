@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,6 +81,15 @@ def save_feed(file: Path | IO[bytes], arrays: Mapping[str, np.ndarray], compress
         for name, array in members.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 form.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def save_feeds(folder: Path, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[Path]:
+    """Write each feed as a file that a worker can read, into a new folder."""
+    folder.mkdir()
+    paths = [folder / f"{number}.npz" for number in range(len(feeds))]
+    for path, feed in zip(paths, feeds, strict=True):
+        save_feed(path, feed)
+    return paths
 
 
 def as_text(array: np.ndarray) -> np.ndarray:

@@ -91,6 +91,10 @@ class Samples:
         numbers = tuple(self.number(i) for i in indices)
         return replace(self, feeds=tuple(self.feeds[i] for i in indices), labels=labels, numbers=numbers)
 
+    def evenly(self, most: int) -> Samples:
+        """At most so many of them, evenly spaced over all."""
+        return self if most >= len(self) else self.part(evenly_spaced([*range(len(self))], most))
+
     def and_then(self, others: Samples) -> Samples:
         """These, and behind them other samples of the same data."""
         numbers = tuple(part.number(i) for part in (self, others) for i in range(len(part)))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data.archives import save_feed
+from inlay.data.archives import save_feeds
 from inlay.data.likely import random_samples
 from inlay.data.samples import Feed, InputSpec, Samples, bound
 from inlay.errors import UsageError
@@ -61,10 +61,7 @@ class Workload:
 
     def save(self, folder: Path) -> Path:
         """Write it into a new folder, for :func:`load_workload`; one feed is a file as any sample is."""
-        folder.mkdir()
-        paths = [folder / f"{number}.npz" for number in range(len(self.feeds))]
-        for path, feed in zip(paths, self.feeds, strict=True):
-            save_feed(path, feed)
+        paths = save_feeds(folder, self.feeds)
         if len(paths) == 1:
             return paths[0]
         listed = folder / "workload.json"

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any, Generic, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -359,7 +360,7 @@ _RECORD = "candidate, origin, placement, outcome, accepted, versus"
 
 def _block(text: str, models: int) -> list[float]:
     """The nanoseconds of as many models. Raises ValueError or TypeError where it holds something else."""
-    found = [float(_made(float, ns)) for ns in json.loads(text)]
+    found = [float(made(float, ns)) for ns in json.loads(text)]
     if len(found) != models or not all(0 < ns < float("inf") for ns in found):
         raise ValueError(f"{text!r} is no block of {models} models")
     return found
@@ -367,23 +368,26 @@ def _block(text: str, models: int) -> list[float]:
 
 def _record(candidate: str, origin: str, placement: str, outcome: str, accepted: int, versus: str | None) -> Record:
     data = json.loads(outcome)
-    found: Outcome = _made(_OUTCOMES[data.pop("kind")], data)
-    interval = None if versus is None else Interval(*(_made(float, bound) for bound in json.loads(versus)))
+    found: Outcome = made(_OUTCOMES[data.pop("kind")], data)
+    interval = None if versus is None else Interval(*(made(float, bound) for bound in json.loads(versus)))
     return Record(candidate, origin, placement, found, bool(accepted), interval)
 
 
 _OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in (Measured, Infeasible, Failed)}
 
 
-def _made(kind: Any, data: Any) -> Any:
+def made(kind: Any, data: Any) -> Any:
     """A frozen value, or a part of one, of its type from plain data. Raises TypeError or KeyError where it is none."""
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{name: _made(hints[name], part) for name, part in dict(data).items()})  # type: ignore[operator]
-    if get_origin(kind) is tuple:
-        return tuple(_made(get_args(kind)[0], part) for part in data)
-    kinds = get_args(kind) or (kind,)
-    if get_origin(kind) is Literal:
+    kinds, origin = get_args(kind) or (kind,), get_origin(kind)
+    if origin is tuple:
+        return tuple(made(kinds[0], part) for part in data)
+    if origin is Mapping:
+        return {made(kinds[0], key): made(kinds[1], part) for key, part in dict(data).items()}
+    whole = next((each for each in kinds if is_dataclass(each)), None)
+    if whole is not None and (data is not None or NoneType not in kinds):
+        hints = get_type_hints(whole)
+        return whole(**{name: made(hints[name], part) for name, part in dict(data).items()})  # type: ignore[operator]
+    if origin is Literal:
         fits = data in kinds
     else:
         fits = isinstance(data, (*kinds, int) if float in kinds else kinds) and data == data

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Feed, save_feed
+from inlay.data import Feed, save_feeds
 from inlay.errors import TargetError
 from inlay.measure.client import Worker
 from inlay.model.hands import HandLost
@@ -36,11 +36,8 @@ def stand_in(
     if worker.fingerprint.digest != fingerprint:
         raise HandLost(f"the runtime here is {worker.fingerprint.digest}, the device's {fingerprint}")
     with tempfile.TemporaryDirectory(dir=artifact.path.parent) as folder:
-        paths = [Path(folder) / f"{number}.npz" for number in range(len(feeds))]
-        for path, feed in zip(paths, feeds, strict=True):
-            save_feed(path, feed)
         try:
-            return worker.run(artifact, paths)
+            return worker.run(artifact, save_feeds(Path(folder) / "feeds", feeds))
         finally:
             worker.drop(artifact)
 

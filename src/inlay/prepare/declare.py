@@ -204,6 +204,12 @@ def _checking(function: T) -> T:
     return call  # type: ignore[return-value]
 
 
+def near(name: object, known: Iterable[str]) -> str:
+    """What of ``known`` may have been meant, as the end of a message; empty where nothing is near."""
+    close = get_close_matches(str(name), list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def _refuse_unknown(called: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         close = get_close_matches(name, known, 1)

@@ -157,6 +157,12 @@ BUDGET = Option(
     "Or seconds; None for no limit.",
     metavar="TIME",
 )
+FLEET = Option("Models, targets, constraints.", metavar="FLEET.yaml", type=Path, positional=True, show_default=False)
+FLEET_BUDGET = Option(
+    "Time for all runs together, earlier sessions included; overrides the budget in the file.",
+    metavar="TIME",
+    show_default=False,
+)
 EXPLAIN_BUDGET = Option(
     "Time for proving reasons, and as much again for the search of --repair: 90s, 10m, or none.",
     "Or seconds; None for no limit. Reasons that are untried by then are predictions.",

@@ -154,7 +154,7 @@ def _choose_precision(session: Session, file: Artifact) -> PrecisionChoice | Non
     if not session.any_precision or worker.deterministic or not worker.fingerprint.gives_times:
         return None
     own, exact = OwnPrecision.of(create(spec)), in_float32(spec)
-    if own is None or exact is None or own.exact.keys() & spec.options.keys():
+    if own is None or exact is None:
         return None
     config, most_s = session.inputs.config, session.plan.precision_s
     if session.costs.beside_s(BLOCKS, config.protocol.slot_ns) > most_s:

@@ -15,7 +15,6 @@ from inlay.data import (
     batch_wishes,
     bound,
     common_sizes,
-    evenly_spaced,
     input_specs,
     parse_shapes,
     random_of_shapes,
@@ -170,15 +169,12 @@ class RunInputs:
         is flattered. A metric is judged on the selection alone.
         """
         selection, more = self.parts.selection, self.judged - len(self.parts.selection)
-        return selection.and_then(_evenly(self.parts.calibration, more)) if more > 0 else selection
+        return selection.and_then(self.parts.calibration.evenly(more)) if more > 0 else selection
 
     def judged_on(self, judged: int, verification: int) -> RunInputs:
         """The same with so many samples for candidates and for the winner, evenly spaced."""
-        parts = replace(
-            self.parts,
-            selection=_evenly(self.parts.selection, judged),
-            verification=_evenly(self.parts.verification, verification),
-        )
+        parts, unseen = self.parts, self.parts.verification.evenly(verification)
+        parts = replace(parts, selection=parts.selection.evenly(judged), verification=unseen)
         return replace(self, parts=parts, judged=judged)
 
     def held_in(self, work: Path) -> RunInputs:
@@ -216,7 +212,3 @@ class RunInputs:
             **({} if self.samples.mask == AUTO_MASK else {"mask": self.samples.mask}),
             **self.config.identity(),
         }
-
-
-def _evenly(samples: Samples, most: int) -> Samples:
-    return samples if most >= len(samples) else samples.part(evenly_spaced([*range(len(samples))], most))

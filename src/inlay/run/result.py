@@ -65,6 +65,12 @@ class AnchorResult:
         }
 
 
+def speedup_json(found: Interval | None) -> dict[str, float | None]:
+    """A speed-up as in ``result.json``, where numbers that are none are null."""
+    low, high = (None, None) if found is None else (_finite(found.low), _finite(found.high))
+    return {"speedup": None if found is None else found.value, "speedup_low": low, "speedup_high": high}
+
+
 @dataclass(frozen=True)
 class ShapeFigures:
     """One of several shapes that latency was measured on.
@@ -177,9 +183,7 @@ class Best:
             "origin": self.origin,
             "placement_digest": self.placement_digest,
             "latency_ms": self.latency_ms,
-            "speedup": self.speedup.value,
-            "speedup_low": _finite(self.speedup.low),
-            "speedup_high": _finite(self.speedup.high),
+            **speedup_json(self.speedup),
             "speedup_over_normalized_float": self.over_float.value,
             "confirmed": self.confirmed,
             "sqnr_db": accuracy.sqnr_db,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
+from inlay.data import InputSpec, Samples, StressSet, save_feeds, stress_set
 from inlay.errors import Ended, TargetError, TimedOut
 from inlay.model.user_code import user_function
 from inlay.quant.accuracy import Bound, Judge, Outputs
@@ -69,10 +69,7 @@ class StressTest:
             folder: a new one for their files.
             run: the float model.
         """
-        folder.mkdir()
-        paths = [folder / f"{number}.npz" for number in range(len(stress.variations))]
-        for path, feed in zip(paths, stress.feeds, strict=True):
-            save_feed(path, feed)
+        paths = save_feeds(folder, stress.feeds)
         found = dict(enumerate(_outputs(run, paths)))
         kept = [i for i, outputs in found.items() if outputs is not None]
         varied = replace(samples, feeds=tuple(stress.feeds[i] for i in kept), labels=None, numbers=())

@@ -15,7 +15,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from inlay.calibrate.gptq import rounding_seconds
-from inlay.data import Samples, save_feed
+from inlay.data import Samples, save_feeds
 from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError, TimedOut, TooShort
 from inlay.files import refuse_odd_name, writing_in
@@ -25,6 +25,7 @@ from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
 from inlay.model.guard import limited
 from inlay.model.heard import Hears, hearing
+from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.tolerance import samples_needed
 from inlay.run.facts import SAMPLES, rounding_of
@@ -48,6 +49,11 @@ _CROSSING_SHARE = 0.05
 _LEAST_LIMIT_S = 2.0
 """Seconds that a call of the runtime may take, however little time is left; otherwise half of what is left: a hang must
 leave time for other models."""
+
+
+def call_limit_s(config: TuneConfig, left_s: float, most_s: float = math.inf) -> float:
+    """Seconds that a call of a runtime may take, where ``left_s`` are left, and it may take ``most_s``."""
+    return min(config.limit_s, max(_LEAST_LIMIT_S, min(left_s / 2.0, most_s)))
 
 
 class Session:
@@ -102,7 +108,7 @@ class Session:
 
     def limit_s(self) -> float:
         """Seconds that the next call of the runtime may take."""
-        return min(self.inputs.config.limit_s, max(_LEAST_LIMIT_S, min(self._deadline.left / 2.0, self._brief.left)))
+        return call_limit_s(self.inputs.config, self._deadline.left, self._brief.left)
 
     @property
     def is_over(self) -> bool:
@@ -142,12 +148,7 @@ class Session:
 
     def save_feeds(self, name: str, samples: Samples) -> list[Path]:
         """Write samples as files that a worker can read, into the scratch folder ``name``."""
-        folder = self.work / name
-        folder.mkdir()
-        paths = [folder / f"{number}.npz" for number in range(len(samples))]
-        for path, feed in zip(paths, samples.feeds, strict=True):
-            save_feed(path, feed)
-        return paths
+        return save_feeds(self.work / name, samples.feeds)
 
     @property
     def costs(self) -> Costs:

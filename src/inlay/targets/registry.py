@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TARGET = "ort-cpu"
 """What models are tuned for where nothing else is asked for: its runtime is a dependency of Inlay."""
+AUTO = "auto"
+"""In place of a target: whichever of those that are installed is the fastest."""
 
 
 def available() -> Mapping[str, EntryPoint]:
@@ -223,9 +225,14 @@ def create(spec: TargetSpec) -> Target:
 
 
 def in_float32(spec: TargetSpec) -> TargetSpec | None:
-    """The same target as it computes in float32; None where it does so anyway. Raises what :func:`create` does."""
+    """The same target as it computes in float32; None where it does so anyway, or how it computes was asked for.
+
+    Raises what :func:`create` does.
+    """
     own = OwnPrecision.of(create(spec))
-    return None if own is None else TargetSpec(spec.name, {**spec.options, **own.exact})
+    if own is None or own.exact.keys() & spec.options.keys():
+        return None
+    return TargetSpec(spec.name, {**spec.options, **own.exact})
 
 
 def constructor(name: str) -> Callable[..., Target]:

@@ -15,10 +15,10 @@ import onnx
 import pytest
 
 import inlay
-from inlay.across.labels import measurable
 from inlay.cli.render import verdict
 from inlay.errors import RunFailed, UsageError
 from inlay.measure import own_precision
+from inlay.portfolio.labels import measurable
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.machine import cpu_flags
 from inlay.targets.openvino import runtime

@@ -13,7 +13,7 @@ from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, TableScorer
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import sharing_of
-from inlay.data import InputSpec, Samples, evenly_spaced, save_feed
+from inlay.data import InputSpec, Samples, save_feeds
 from inlay.deadline import NEVER
 from inlay.errors import UsageError
 from inlay.files import refuse_odd_name, scratch
@@ -261,10 +261,8 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
 
 def _on_all(worker: Worker, reference: RunFiles, made: Artifact, samples: Samples, folder: Path) -> Accuracy:
     """Accuracy of a file on all samples, or on as many of them as tune judges by, evenly spaced."""
-    some = samples.part(evenly_spaced([*range(len(samples))], _MOST_JUDGED))
-    paths = [folder / f"all-{number}.npz" for number in range(len(some))]
-    for path, feed in zip(paths, some.feeds, strict=True):
-        save_feed(path, feed)
+    some = samples.evenly(_MOST_JUDGED)
+    paths = save_feeds(folder / "all", some.feeds)
     judge = Judge(reference(paths), some, Bound(), confidence=None)
     return judge.judge(worker.run(made, paths))
 

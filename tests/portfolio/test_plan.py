@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from inlay.data import Images
 from inlay.errors import InlayError
-from inlay.fleet.plan import FleetPlan, read_plan
+from inlay.portfolio.plan import FleetPlan, read_plan
 
 
 def plan(folder: Path, text: str) -> FleetPlan:
@@ -37,7 +38,7 @@ def test_models_times_targets_times_constraints(tmp_path: Path) -> None:
         "target": "null", "threads": 2, "min_sqnr": 25, "images": Images(size=32), "bind": ["n=1"],  # type: ignore[arg-type]
         "model": "a/net.onnx",
     }  # fmt: skip
-    assert (first.most_s, last.most_s) == (None, 30.0)
+    assert (first.most_s, last.most_s) == (math.inf, 30.0)
     assert (last.options["threads"], last.options["min_sqnr"], last.options["max_drop"]) == (1, 40, "1%")
 
 

@@ -21,10 +21,10 @@ from inlay.cli.commands import app
 from inlay.cli.commands import run as run_command
 from inlay.cli.terminal import say
 from inlay.errors import UNPROVEN, ModelError, TooShort
-from inlay.fleet import policy
-from inlay.fleet.command import verdict
-from inlay.fleet.drive import JOURNAL, fleet, run_fleet
-from inlay.fleet.plan import read_plan
+from inlay.portfolio import policy
+from inlay.portfolio.command import fleet_verdict as verdict
+from inlay.portfolio.fleet import JOURNAL, fleet, run_fleet
+from inlay.portfolio.plan import read_plan
 from inlay.run.progress import Silent
 from inlay.testing import small_model
 from tests.support.fixtures import SaveModel
@@ -73,7 +73,12 @@ def test_a_fleet_delivers_what_its_runs_deliver_and_names_what_fails(save: SaveM
     assert again.rows[0] == found.rows[0]
 
 
-PATIENT = "from inlay.cli.commands import main; from inlay.fleet import policy; policy.FIRST_SLICE_S = 3600.0; main()"
+PATIENT = """
+from inlay.cli.commands import main
+from inlay.portfolio import policy
+policy.FIRST_SLICE_S = 3600.0
+main()
+"""
 """The command with slices that no machine is too busy for: what is cut short for want of time depends on it."""
 
 
@@ -138,9 +143,9 @@ def test_slices_are_resumed_runs_with_growing_budgets(
 ) -> None:
     clock = [0.0]
     tune = Told(result, clock)
-    monkeypatch.setattr("inlay.fleet.drive._done", lambda *_: False)
+    monkeypatch.setattr("inlay.portfolio.fleet._done", lambda *_: False)
     monkeypatch.setattr(
-        "inlay.fleet.drive.spent_in",
+        "inlay.portfolio.fleet.spent_in",
         lambda path: max(float(c["budget"][:-1]) for c in tune.calls if Path(c["out"]) == path.parent),
     )
     plan = read_plan(write(tmp_path, ["slow.onnx", "broken.onnx", "odd.onnx", "x.onnx"]))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from inlay.fleet import policy
+from inlay.portfolio import policy
 
 
 @dataclass(frozen=True)

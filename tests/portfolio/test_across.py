@@ -15,21 +15,20 @@ import onnx
 import pytest
 
 import inlay
-from inlay.across import tune
-from inlay.across.labels import labelled
-from inlay.across.result import GIVEN, ONE, AcrossResult, Cell, regret
-from inlay.across.tune import tune_across
-from inlay.cli.render_across import verdict
 from inlay.data import Samples
 from inlay.errors import UNPROVEN, CompileFailed, JournalError, TargetError, UsageError
 from inlay.measure.client import Limit, Worker
 from inlay.measure.in_process import Clock, InProcessWorker
 from inlay.measure.lab import Lab
 from inlay.model.load import load
+from inlay.portfolio import across as portfolio
+from inlay.portfolio.across import tune_across
+from inlay.portfolio.command import verdict
+from inlay.portfolio.labels import labelled
+from inlay.portfolio.result import GIVEN, ONE, AcrossResult, Cell, regret
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
 from inlay.run.inputs import TuneRequest
-from inlay.run.result import NO_DOUBT
 from inlay.run.tune import tune as tune_one
 from inlay.targets.base import Artifact, Target, TargetSpec
 from inlay.targets.null import NullExecutable, NullTarget, price
@@ -98,13 +97,12 @@ def across(
 
 def finds_nothing(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     """Have the run for a target deliver the given model."""
-    real = tune._one
+    real = portfolio._delivered
 
-    def lame(session: Any, label: str, share_s: float) -> Any:
-        found, interrupted = real(session, label, share_s)
-        return ((session.given, "original", NO_DOUBT) if label == target else found), interrupted
+    def lame(comparison: Any, label: str, found: Any) -> Any:
+        return comparison.given if label == target else real(comparison, label, found)
 
-    monkeypatch.setattr(tune, "_one", lame)
+    monkeypatch.setattr(portfolio, "_delivered", lame)
 
 
 def test_of_two_precisions_that_keep_the_bound_the_exact_one_must_be_faster(
@@ -178,18 +176,6 @@ def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) ->
         assert (out / label / "model.onnx").is_file()
     assert delivered < given, "there is something to gain"
     assert result.worst_regret == pytest.approx(1.0, abs=0.03), "both targets want the same"
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"best": 5}', '{"best": {"latency_ms": "[red]"}}'])
-@pytest.mark.matrix
-def test_a_damaged_result_of_one_target_is_one_line(text: str, save: SaveModel, tmp_path: Path) -> None:
-    model, out, specs = save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(3.0)}
-    whole = across(model, out, specs)
-    again = across(model, out, specs)
-    assert again.table == whole.table, "the control"
-    (out / "one" / "result.json").write_text(text)
-    with pytest.raises(JournalError, match=r"result\.json is damaged"):
-        across(model, out, specs)
 
 
 def test_what_one_target_refuses_is_not_for_all(save: SaveModel, tmp_path: Path) -> None:
@@ -390,7 +376,7 @@ def test_a_bound_that_the_chosen_run_breaks_is_told_in_the_first_line(
         found = tune_one(asked)
         return replace(found, best=replace(found.best, bound_shown=False, bound_note=note, bound_broken=broken))
 
-    monkeypatch.setattr(tune, "tune", doubtful)
+    monkeypatch.setattr(portfolio, "tune", doubtful)
     path, specs = save(small_model()), {"a": null(1.0), "b": null(2.0)}
     for _ in range(2):  # the second time by what was recorded
         result = across(path, tmp_path / "out", specs, others={})

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.fleet import policy
-from inlay.fleet.allocate import Progressed, next_slice
+from inlay.portfolio import policy
+from inlay.portfolio.allocate import Progressed, next_slice
 
 Curve = Callable[[float], float]
 """Logarithm of the speed-up after so many seconds."""

@@ -1,0 +1,294 @@
+"""One model on several targets: whether files run there, how accurate they are, and how fast, in shared blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from inlay.data import Samples, save_feeds
+from inlay.deadline import NEVER, Deadline
+from inlay.errors import CompileFailed, Late, TargetError
+from inlay.files import as_file_name
+from inlay.measure.journal import Fact
+from inlay.measure.own_precision import is_faster
+from inlay.measure.paired import joined
+from inlay.measure.panel import Panel, Readings
+from inlay.model.guard import limited
+from inlay.portfolio import policy
+from inlay.portfolio.result import GIVEN, Cell, Table
+from inlay.portfolio.runs import Portfolio, open_portfolio
+from inlay.quant.accuracy import UNCHECKED, Judge, Outputs
+from inlay.run.inputs import RunInputs, TuneRequest
+from inlay.run.reference import RunFiles, in_reference
+from inlay.run.session import call_limit_s
+from inlay.targets.base import Artifact, Fingerprint, OwnPrecision, TargetSpec
+from inlay.targets.registry import create, in_float32
+from inlay.trial import Accuracy, shown_sqnr
+
+SCREENED: Fact[dict[str, float | str]] = Fact("screened", dict)
+"""Nanoseconds of the given model on each target in the first readings, or why that is not tuned for."""
+_FLOAT32 = ""
+"""In place of a target's label: the numeric reference."""
+Files = Mapping[str, Mapping[str, Artifact]]
+"""Files by target and row; the first of each target is the given model."""
+_Judged = Mapping[tuple[str, str], Accuracy | str]
+"""Accuracy of each file on each target by row and label, or why it does not run there."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison:
+    """A command for one model and several targets, on which it judges and times files; see :func:`open_comparison`.
+
+    Attributes:
+        held: what it holds open.
+        asked: for all targets.
+        inputs: what the runs work with.
+        specs: the targets by label.
+        others: installed targets that cannot be used, with the reason: one of ``specs`` is to be chosen, so that the
+            given model may be outside the bound on another one. None where one file is wanted for all of ``specs``: the
+            given model is what a user has there, whatever their own precision loses.
+        fingerprints: of the targets.
+        rng: draws orders of measurements.
+        in_float32: the given model in the numeric reference.
+    """
+
+    held: Portfolio
+    asked: TuneRequest
+    inputs: RunInputs
+    specs: Mapping[str, TargetSpec]
+    others: Mapping[str, str] | None
+    fingerprints: Mapping[str, Fingerprint]
+    rng: np.random.Generator
+    in_float32: RunFiles
+    _references: dict[tuple[str, str], Sequence[Outputs]] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Artifact:
+        """The model as it was given."""
+        return Artifact(self.inputs.file.content.resolve(), self.inputs.file.sha256)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left before the result must be written."""
+        return max(0.0, self.held.deadline.left - policy.WRITING_S)
+
+    def share(self, share: float) -> Deadline:
+        """The end of work that may take such a share of what is left."""
+        end = self.held.deadline
+        return end if math.isinf(end.at) else end.within(share * self.left_s)
+
+    def limit_s(self) -> float:
+        """Seconds that the next call of a runtime may take."""
+        return call_limit_s(self.inputs.config, self.held.deadline.left)
+
+    def folder(self, label: str) -> Path:
+        """Of the run of one target."""
+        return self.held.out / as_file_name(label)
+
+    # --- files on targets
+
+    def screen(self) -> Mapping[str, float | str]:
+        """Nanoseconds of the given model on each target, in few blocks, or why it is not tuned for; decided once.
+
+        Where a runtime computes float32 operators in fewer bits, it is there twice, and one of the two is tuned for.
+        Fewer bits are what users get, and usually faster. Where the given model does not keep the bound so, hardly
+        anything will, and what is in 8 bits beside float32 may be faster still: a file type detector with 4.6 dB in
+        bfloat16 took 1.76 ms so, and 1.53 ms in 8 bits beside float32, with 109.7 dB.
+        """
+        return self.held.journal.once(SCREENED, self._screened)
+
+    def _screened(self) -> dict[str, float | str]:
+        self.held.stage(f"time the given model on {', '.join(self.specs)}")
+        end = self.share(policy.SCREEN_SHARE)
+        with self._panel(self.specs) as panel:
+            files = {label: {GIVEN: self.given} for label in panel.workers}
+            readings = self._time(panel, files, policy.SCREEN_BLOCKS, lambda: end.left)
+            found: dict[str, float | str] = {label: str(why) for label, why in panel.unusable.items()}
+            found.update((label, why) for (_, label), why in readings.failed.items())
+            found.update((label, readings.latency_ms((row, label)) * 1e6) for row, label in readings.cells)
+            for label, spec in self.specs.items():
+                exact = in_float32(spec)
+                twin = next((other for other, theirs in self.specs.items() if theirs == exact), None)
+                if twin is None or isinstance(found[label], str) or isinstance(found[twin], str):
+                    continue
+                judged = self._judged(panel, {label: files[label]}, verify=True)[GIVEN, label]
+                if isinstance(judged, str):
+                    found[label] = judged
+                elif not judged.feasible:
+                    lost = shown_sqnr(judged.sqnr_db)
+                    found[label] = f"in the target's own precision, the given model has {lost} there"
+                elif is_faster(readings.ratio((GIVEN, label), (GIVEN, twin))):
+                    found[label] = f"the given model is faster on {twin}"
+                else:
+                    found[twin] = f"the given model keeps the bound in the precision of {label}"
+        return {label: found[label] for label in self.specs}
+
+    def measure(self, files: Files) -> tuple[Table, Readings]:
+        """The cells of all files that run, timed in fresh processes, and judged by samples that nothing has seen."""
+        judged: _Judged = {}
+        rounds: list[Readings] = []
+        took_s = 0.0
+        while len(rounds) < policy.PROCESSES and not (rounds and self.left_s < took_s):
+            begun = self.asked.lab.clock()
+            with self._panel(files, all_usable=True) as panel:
+                judged = judged or self._judged(panel, files, verify=True)
+                running = _only(files, {cell for cell, found in judged.items() if isinstance(found, Accuracy)})
+                rounds.append(self._time(panel, running, policy.BLOCKS, lambda: self.left_s))
+            took_s = self.asked.lab.clock() - begun
+            if rounds[-1].timing.is_exact:
+                break
+        readings = _together(rounds)
+        return _cells(readings, judged), readings
+
+    def look(self, files: Files) -> Table:
+        """The cells of all files that run everywhere, judged by the selection samples, in few blocks."""
+        end = self.share(policy.LOOK_SHARE)
+        with self._panel(files, all_usable=True) as panel:
+            judged = self._judged(panel, files, verify=False, end=self.share(policy.JUDGING_SHARE))
+            unfit = {row for (row, _), found in judged.items() if isinstance(found, str) or not found.feasible}
+            running = _only(files, {(row, label) for row, label in judged if row == GIVEN or row not in unfit})
+            return _cells(self._time(panel, running, policy.LOOK_BLOCKS, lambda: end.left), judged)
+
+    @contextlib.contextmanager
+    def _panel(self, labels: Iterable[str], all_usable: bool = False) -> Iterator[Panel]:
+        """Fresh processes for these targets. Raises CompileFailed where each must be usable, and one is not."""
+        specs = {label: self.specs[label] for label in labels}
+        with Panel(specs, self.asked.lab, self.held.work, self.limit_s) as panel:
+            for label, why in panel.unusable.items() if all_usable else ():
+                raise CompileFailed(f"{label}: {why}")
+            yield panel
+
+    def _time(self, panel: Panel, files: Files, blocks: int, left_s: Callable[[], float]) -> Readings:
+        return panel.time(files, self._latency_feed, blocks, self.inputs.config.protocol.slot_ns, self.rng, left_s)
+
+    def _judged(self, panel: Panel, files: Files, verify: bool, end: Deadline = NEVER) -> _Judged:
+        """Accuracy of each file on each target, or why it does not run there.
+
+        Args:
+            panel: where they run.
+            files: by target and row.
+            verify: by samples that nothing has seen, where there are enough of them; otherwise by those that the
+                searches looked at.
+            end: after which nothing but the given model is judged.
+        """
+        found: dict[tuple[str, str], Accuracy | str] = {}
+        config, part = self.inputs.config, "selection"
+        if verify and self.inputs.verification is not None:
+            part = "verification"
+        for row in dict.fromkeys(row for rows in files.values() for row in rows):
+            for label in (label for label, rows in files.items() if row in rows):
+                if row != GIVEN and not end.left:
+                    found[row, label] = "there was no time to judge it"
+                    continue
+                reference, confidence = self._reference(panel, label, part), None if verify else UNCHECKED
+                judge = Judge(reference, self._parts[part], config.bound, self.inputs.metric, confidence)
+                try:
+                    judged = judge.judge(panel.workers[label].run(files[label][row], self._feeds[part]))
+                except TargetError as error:
+                    found[row, label] = str(error)
+                    continue
+                stays = row == GIVEN and self.others is None
+                found[row, label] = replace(judged, feasible=True, reason="") if stays else judged
+        return found
+
+    def _reference(self, panel: Panel, label: str, part: str) -> Sequence[Outputs]:
+        """The given model's outputs that others are compared with: in float32, as far as the model runs so."""
+        exact = self.others is not None or OwnPrecision.of(create(self.specs[label])) is not None
+        on = _FLOAT32 if exact else label
+        if (on, part) not in self._references:
+            self._references[on, part] = self._outputs(panel, label, part, exact)
+        return self._references[on, part]
+
+    def _outputs(self, panel: Panel, label: str, part: str, exact: bool) -> Sequence[Outputs]:
+        if exact:
+            with contextlib.suppress(TargetError):  # of operators that only a target knows
+                return self.in_float32(self._feeds[part])
+        return panel.workers[label].run(self.given, self._feeds[part])
+
+    @cached_property
+    def _latency_feed(self) -> Path:
+        return self.inputs.workload.save(self.held.work / "latency")
+
+    @cached_property
+    def _parts(self) -> Mapping[str, Samples]:
+        parts = {"selection": self.inputs.parts.selection, "verification": self.inputs.parts.verification}
+        return {name: s if s.labels is not None else s.evenly(policy.SAMPLES) for name, s in parts.items()}
+
+    @cached_property
+    def _feeds(self) -> Mapping[str, list[Path]]:
+        return {name: save_feeds(self.held.work / name, samples.feeds) for name, samples in self._parts.items()}
+
+
+@contextlib.contextmanager
+def open_comparison(
+    asked: TuneRequest, specs: Mapping[str, TargetSpec], others: Mapping[str, str] | None
+) -> Iterator[Comparison]:
+    """Check the inputs, lock the folder and open the journal; within it guarded calls end with the budget.
+
+    Raises:
+        JournalError: the folder is in use, belongs to another command, or cannot be written.
+        InlayError: the inputs or a target cannot be used.
+    """
+    begun, rng = asked.lab.clock() - asked.before_s, np.random.default_rng(asked.config.seed)
+    inputs = RunInputs.of(asked, rng)
+    fingerprints = {label: create(spec).fingerprint() for label, spec in specs.items()}
+    named = {label: [dict(specs[label].options), each.target, each.digest] for label, each in fingerprints.items()}
+    with open_portfolio(
+        asked.out / "run.sqlite",
+        inputs.identity(json.dumps(named, sort_keys=True)),
+        asked.progress,
+        restart=asked.restart,
+        budget_s=asked.config.budget_s,
+        begun=begun,
+        clock=asked.lab.clock,
+    ) as held:
+        inputs = inputs.held_in(held.work)
+        comparison = Comparison(
+            held=held,
+            asked=asked,
+            inputs=inputs,
+            specs=specs,
+            others=others,
+            fingerprints=fingerprints,
+            rng=rng,
+            in_float32=in_reference(inputs.file),
+        )
+        with limited(comparison.limit_s):
+            yield comparison
+
+
+def _only(files: Files, cells: set[tuple[str, str]]) -> Files:
+    return {label: {row: f for row, f in rows.items() if (row, label) in cells} for label, rows in files.items()}
+
+
+def _cells(readings: Readings, judged: _Judged) -> Table:
+    """The cells of a table from readings and accuracies; speed-ups are over the given model on the same target."""
+    found: dict[tuple[str, str], Cell] = {}
+    for cell, accuracy in judged.items():
+        if isinstance(accuracy, str) or cell in readings.failed:
+            found[cell] = Cell(why=accuracy if isinstance(accuracy, str) else readings.failed[cell])
+        elif cell not in readings.cells:
+            found[cell] = Cell(accuracy=accuracy, why=accuracy.reason or "it does not serve every target")
+        else:
+            given = (GIVEN, cell[1])
+            gained = readings.ratio(given, cell)
+            # by its ratio: a median of its own would contradict the speed-up beside it
+            found[cell] = Cell(readings.latency_ms(given) / gained.value, gained, accuracy)
+    return found
+
+
+def _together(rounds: Sequence[Readings]) -> Readings:
+    """The blocks of several processes, of the cells that all of them have."""
+    if not rounds:
+        raise Late("the budget was spent before the files of all targets could be measured in fresh processes")
+    shared = [c for c in rounds[0].cells if all(c in r.cells for r in rounds)]
+    parts = [each.timing.only([each.cells.index(c) for c in shared]) for each in rounds]
+    failed = {cell: why for each in rounds for cell, why in each.failed.items()}
+    return Readings(tuple(shared), joined(parts, apart=True), failed)
