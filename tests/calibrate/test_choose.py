@@ -26,7 +26,7 @@ from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Feed, Samples, StressSet, Variation
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
-from inlay.model.hands import helped
+from inlay.model.pool import pooled
 from inlay.model.reference import Session
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.gptq import NEAREST, Rounding, Steps, scale_digest
@@ -38,7 +38,7 @@ from inlay.testing import Builder, small_model, sqnr
 from inlay.trial import Failed
 from inlay.types import Placement, QType
 from tests.support.fixtures import MakeWorkspace
-from tests.support.hands import HandsHere
+from tests.support.pool import PoolHere
 from tests.support.workspace import Workspace
 
 
@@ -159,22 +159,22 @@ def test_several_hands_choose_as_one_does(
 ) -> None:
     monkeypatch.setattr(policy, "MOMENT_BYTES", 1)  # a call for each weight,
     monkeypatch.setattr(policy, "WEIGHT_ERROR_BYTES", 1)  # and a model for its mean error
-    made, hands = [], HandsHere(3, sound)
-    for recruit in (None, hands.recruit):
+    made, pool = [], PoolHere(3, sound)
+    for open_pool in (None, pool.open_pool):
         space = workspace(model(), feeds=feeds(12))
         some = Samples(tuple(dict(feed) for feed in space.feeds), "feeds", "test")
         exact = Session(space.prepared.emitter.base, space.prepared.store)
         last = some.part(range(8, 12))
         judge = Judge([exact.run(feed) for feed in last.feeds], last, Bound(), confidence=None)
         score = TableScorer(judge, in_process(space.prepared, last.feeds))
-        with helped(recruit, 1e9):
+        with pooled(open_pool, 1e9):
             observed = observe(space.prepared, some)
             asked = task(space, some.feeds, score, observed=observed, min_sqnr_db=60.0)
             choice = choose_calibration(asked, 3.0, clock=StepClock())
         made.append((choice, choice.rounding.digest, choice.digest(observed)))
     assert made[0] == made[1]
     assert made[0][0].rounding.steps
-    assert {"outputs_of", "_rounded", "_answer"} <= hands.asked.keys()
+    assert {"outputs_of", "_rounded", "_answer"} <= pool.asked.keys()
 
 
 def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:

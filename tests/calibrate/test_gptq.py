@@ -12,13 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.calibrate.gptq import readers_of, round_weights, weights_alone
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.deadline import Deadline
-from inlay.model.hands import helped
+from inlay.model.pool import pooled
 from inlay.quant.gptq import Rounding
 from inlay.quant.positions import Positions
 from inlay.quant.qparams import dequantize, quantize
 from inlay.types import QType
 from tests.support.fixtures import MakeWorkspace
-from tests.support.hands import HandsHere
+from tests.support.pool import PoolHere
 from tests.support.workspace import Workspace
 
 LONG = 100.0  # seconds of a usual processor
@@ -137,11 +137,11 @@ def test_the_usual_type_comes_first_where_time_runs_out(space: Workspace) -> Non
 
 def test_several_hands_round_as_one_does(space: Workspace) -> None:
     """Each takes weights that take about as long; those with the same readers stay together."""
-    hands, alone = HandsHere(3), found(space)
-    with helped(hands.recruit, 1e9):
+    pool, alone = PoolHere(3), found(space)
+    with pooled(pool.open_pool, 1e9):
         assert found(space).digest == alone.digest
     assert alone.steps
-    assert hands.asked["_rounded"] == 3
+    assert pool.asked["_rounded"] == 3
 
 
 def test_a_model_holds_the_steps_of_its_own_table(space: Workspace) -> None:

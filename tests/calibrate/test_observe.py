@@ -16,10 +16,11 @@ from inlay.calibrate.observe import LEAST_SAMPLES, Observed, observe, spread
 from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
-from inlay.model.hands import HandLost, Hands, Recruit, helped
+from inlay.model.pool import OpenPool, TaskLost, WorkerPool, pooled
 from inlay.model.reference import Session
 from inlay.testing import random_feed
 from inlay.testing.models import residual_model
+from tests.support.pool import PoolHere
 from tests.support.workspace import Workspace
 
 COUNT = 40
@@ -51,9 +52,11 @@ class _Slow:
 
         monkeypatch.setattr(Session, "inside", slow)
 
-    def observe(self, seconds: float = math.inf, most: int | None = None, recruit: Recruit | None = None) -> Observed:
+    def observe(
+        self, seconds: float = math.inf, most: int | None = None, open_pool: OpenPool | None = None
+    ) -> Observed:
         deadline = Deadline(self.clock() + seconds, self.clock)
-        with helped(recruit):
+        with pooled(open_pool):
             return observe(self._prepared, self._samples, most=most, deadline=deadline)
 
 
@@ -70,17 +73,17 @@ def test_as_many_samples_are_observed_as_there_is_time_for(tmp_path: Path, monke
     assert slow.observe().digest == found.digest, "without a limit, all"
 
 
-class _Helpers:
+class _Helpers(PoolHere):
     """Helpers that share this process; each answer is there at once, or is lost."""
 
     def __init__(self, width: int, sound: int) -> None:
-        self.width, self.sound = width, sound
+        super().__init__(width, sound)
         self.observed = 0
 
     def submit(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         answer: Future[Any] = Future()
         if self.observed >= self.sound:
-            answer.set_exception(HandLost("its node no longer exists"))
+            answer.set_exception(TaskLost("its node no longer exists"))
             return answer
         self.observed += len(arguments[-1])
         answer.set_result(function(*arguments))
@@ -96,11 +99,11 @@ def test_helpers_change_nothing_but_the_time_even_where_they_are_lost(
     found: list[_Helpers] = []
 
     @contextlib.contextmanager
-    def recruit() -> Iterator[Hands]:
+    def open_pool() -> Iterator[WorkerPool]:
         found.append(_Helpers(width, sound))
         yield found[-1]
 
-    alone, together = slow.observe(), slow.observe(recruit=recruit)
+    alone, together = slow.observe(), slow.observe(open_pool=open_pool)
     assert [h.observed > 0 for h in found] == [sound > 0], "asked once"
     assert found[0].observed == COUNT - 2 or sound < COUNT, "all but those that told how long one takes"
     assert together.samples == alone.samples == COUNT
@@ -116,7 +119,7 @@ def test_helpers_that_are_here_already_begin_at_once(
 ) -> None:
     """With one sample each, until they know how long that takes; then with as many as take them four seconds."""
     slow, helpers = _Slow(tmp_path, monkeypatch), _Helpers(3, sound)
-    with helped(lambda: contextlib.nullcontext(helpers), 1e9):
+    with pooled(lambda: contextlib.nullcontext(helpers), 1e9):
         together = slow.observe()
     assert together.digest == slow.observe().digest
     assert helpers.observed == observed or 0 < sound < COUNT
@@ -126,7 +129,7 @@ def test_what_is_quick_is_observed_without_helpers(tmp_path: Path, monkeypatch: 
     def nobody() -> Any:
         raise AssertionError("asked for helpers")
 
-    assert _Slow(tmp_path, monkeypatch).observe(most=9, recruit=nobody).samples == 9
+    assert _Slow(tmp_path, monkeypatch).observe(most=9, open_pool=nobody).samples == 9
 
 
 def test_with_helpers_too_no_more_is_begun_than_there_is_time_for(
@@ -135,11 +138,11 @@ def test_with_helpers_too_no_more_is_begun_than_there_is_time_for(
     slow = _Slow(tmp_path, monkeypatch)
 
     @contextlib.contextmanager
-    def recruit() -> Iterator[Hands]:
+    def open_pool() -> Iterator[WorkerPool]:
         yield _Helpers(1, COUNT)
 
     begun = slow.clock()
-    found = slow.observe(20.0, recruit=recruit)
+    found = slow.observe(20.0, open_pool=open_pool)
     assert 15 <= found.samples <= 20
     assert slow.clock() - begun <= 21.0
     assert slow.observe(most=found.samples).digest == found.digest, "a resumed run observes the same ones"

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.calibrate.ranges import RangeProbe, Ranges, RangeTask, choose_ranges
 from inlay.calibrate.tables import CalibrationChoice, domains_of
 from inlay.data import AUTO_MASK, Feed
-from inlay.model.hands import helped
+from inlay.model.pool import pooled
 from inlay.model.reference import Session
 from inlay.quant.metrics import Outputs
 from inlay.quant.observers import METHODS, Method
@@ -21,7 +21,7 @@ from inlay.quant.parts import Parts, Reference
 from inlay.testing import concat_model, residual_model, small_model, sqnr
 from inlay.types import QParams, QType
 from tests.support.fixtures import MakeWorkspace
-from tests.support.hands import HandsHere
+from tests.support.pool import PoolHere
 
 TRIED: tuple[Method, ...] = ("minmax", "mse", "percentile")
 OPTIONS: dict[Method, QParams] = {m: QParams(QType.UINT8, (1.0 + i,), (0,)) for i, m in enumerate(TRIED)}
@@ -240,7 +240,7 @@ def test_runs_ahead_of_a_trial_change_nothing(width: int, seconds: float) -> Non
     noise = {f"v{i}": {m: rng.uniform(1e-4, 1e-2, 16) for m in TRIED} for i in range(9)}
     alone, several = Planted(noise), Planted(noise)
     want = choose(alone, seconds=seconds)
-    with helped(HandsHere(width).recruit, 1e9):
+    with pooled(PoolHere(width).open_pool, 1e9):
         assert choose(several, seconds=seconds) == want
     assert want.runs == alone.runs <= several.runs
 

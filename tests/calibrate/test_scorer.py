@@ -16,7 +16,7 @@ from inlay.data import Feed, Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
-from inlay.model.hands import find_hands, helped
+from inlay.model.pool import pool_for, pooled
 from inlay.model.reference import Session
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge
 from inlay.targets.base import TargetSpec
@@ -24,7 +24,7 @@ from inlay.testing import small_model, sqnr
 from inlay.trial import Failed
 from inlay.types import Placement
 from tests.support.fixtures import MakeWorkspace
-from tests.support.hands import HandsHere
+from tests.support.pool import PoolHere
 from tests.support.workspace import Workspace
 
 
@@ -125,10 +125,10 @@ def test_a_stand_in_scores_in_place_of_a_device_that_it_is_like(
         alone, builds = [*scorer.each(questions)], worker.builds
         if not alike:
             monkeypatch.setattr(worker, "fingerprint", replace(worker.fingerprint, facts={"cpu": "another"}))
-        busy_s, hands = worker.busy_s, HandsHere(2)
-        with helped(hands.recruit):
-            find_hands(1e9)
+        busy_s, pool = worker.busy_s, PoolHere(2)
+        with pooled(pool.open_pool):
+            pool_for(1e9)
             assert [*scorer.each(questions)] == alone
         assert worker.builds == 2 * builds, "whoever built them"
         assert (worker.busy_s > busy_s) is not alike
-    assert hands.asked == {"stand_in": 3}
+    assert pool.asked == {"stand_in": 3}

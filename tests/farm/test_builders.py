@@ -15,8 +15,9 @@ import pytest
 
 import inlay
 from inlay.errors import NoDevice, UsageError
-from inlay.farm import announce, builders, policy
-from inlay.farm.builders import Crowd
+from inlay.farm import ahead as building
+from inlay.farm import announce, policy
+from inlay.farm.ahead import BuilderPool
 from inlay.farm.lab import builder_of, resource_of
 from inlay.farm.remote import RemoteWorker, Tell
 from inlay.targets.base import Artifact, TargetSpec
@@ -38,7 +39,7 @@ class Listening:
         return lambda *given: self.said.append(str(given[0])) if name == "stage" else None
 
 
-class Ready(Crowd):
+class Ready(BuilderPool):
     """Builders that have started before a run goes on: on ``null`` it would be over before."""
 
     def __init__(self, starts: Sequence[Callable[[], RemoteWorker]], tell: Tell) -> None:
@@ -51,7 +52,7 @@ def found(
 ) -> tuple[bytes, Any, list[str]]:
     """The delivered file, the result without times, and what was said."""
     cluster.join(monkeypatch)
-    monkeypatch.setattr(builders, "Crowd", Ready)
+    monkeypatch.setattr(building, "BuilderPool", Ready)
     data = [dict(random_feed(small_model(), seed)) for seed in range(8)]
     heard, model = Listening(), save(small_model())
     options: dict[str, Any] = {"data": data, "min_sqnr": 10.0, "budget": None, "max_measurements": 12}
@@ -93,12 +94,12 @@ def test_who_waits_for_a_builder_does_not_keep_a_run_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy, "END_LIMIT_S", 0.1)
-    crowd = Crowd([lambda: create_autospec(RemoteWorker, instance=True)], lambda line: None)
-    crowd._idle.get()  # as the end of a run takes it, before whoever waits for it
-    waits = crowd.build(Artifact(tmp_path / "a", "a"), [])
+    pool = BuilderPool([lambda: create_autospec(RemoteWorker, instance=True)], lambda line: None)
+    pool._idle.get()  # as the end of a run takes it, before whoever waits for it
+    waits = pool.build(Artifact(tmp_path / "a", "a"), [])
     while not waits.running():
         sleep(0.01)
-    ended = Thread(target=crowd.close, args=(lambda: None,), daemon=True)
+    ended = Thread(target=pool.close, args=(lambda: None,), daemon=True)
     ended.start()
     ended.join(timeout=10.0)
     assert not ended.is_alive()
@@ -109,10 +110,10 @@ def test_what_fails_to_start_in_any_way_is_done_without(tmp_path: Path) -> None:
     def breaks() -> RemoteWorker:
         raise OSError("the disk is full")
 
-    crowd = Crowd([breaks], lambda line: None)
+    pool = BuilderPool([breaks], lambda line: None)
     with pytest.raises(NoDevice, match="there is no builder"):
-        crowd.build(Artifact(tmp_path / "a", "a"), []).result(timeout=60.0)
-    crowd.close(lambda: None)
+        pool.build(Artifact(tmp_path / "a", "a"), []).result(timeout=60.0)
+    pool.close(lambda: None)
 
 
 @pytest.mark.exhaustive

@@ -22,10 +22,10 @@ from inlay.calibrate import observe as calibrator
 from inlay.calibrate.observe import observe
 from inlay.data import Samples
 from inlay.errors import RunFailed
-from inlay.farm.crew import crew
 from inlay.farm.helper import VERSIONS, Helper
+from inlay.farm.pool import helper_pool
 from inlay.model import policy
-from inlay.model.hands import Hands, each, helped
+from inlay.model.pool import WorkerPool, each, pooled
 from inlay.testing import random_feed, small_model
 from tests.farm.test_local import found
 from tests.support.fixtures import SaveModel
@@ -122,8 +122,8 @@ def observed(ray: _Ray | None, folder: Path, monkeypatch: pytest.MonkeyPatch, sa
     if ray is None:
         return observe(prepared, samples).digest
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(policy, "HELPED_FROM_S", 0.0)
-    with helped(lambda: crew(ray, str(folder), said.append)):
+    monkeypatch.setattr(policy, "POOLED_FROM_S", 0.0)
+    with pooled(lambda: helper_pool(ray, str(folder), said.append)):
         return observe(prepared, samples).digest
 
 
@@ -149,7 +149,7 @@ def test_what_a_lost_helper_was_to_observe_is_observed_here(tmp_path: Path, monk
 def test_who_is_lost_is_asked_again_only_where_it_comes_back(sound: int, gone: bool) -> None:
     """Where all are gone, nobody is waited for."""
     ray = _Ray(3, failing=_Lost("the node died"), gone=gone, sound=sound)
-    with crew(ray, None, print) as hands, helped(lambda: contextlib.nullcontext(hands), 1e9):
+    with helper_pool(ray, None, print) as pool, pooled(lambda: contextlib.nullcontext(pool), 1e9):
         assert [o.result() for o in each(abs, [(-n,) for n in range(30)])] == [*range(30)]
     asked = Counter(ray.calls)
     assert asked[2] == 1 if gone else asked[2] > 1
@@ -178,13 +178,13 @@ def test_helpers_that_do_not_start_are_named_and_mistakes_are_raised() -> None:
     said: list[str] = []
     ray = _Ray(2)
     ray.starting = _Lost("no space left on its node\nand more")
-    with crew(cast(Any, ray), None, said.append) as hands:
-        assert hands is not None
-        assert hands.width == 0
+    with helper_pool(cast(Any, ray), None, said.append) as pool:
+        assert pool is not None
+        assert pool.width == 0
     assert said == ["2 processors of the cluster do not help: no space left on its node"]
     ray.starting = NameError("name 'helper' is not defined")
-    with crew(cast(Any, ray), None, said.append) as hands, pytest.raises(NameError):
-        print(cast(Any, hands).width)
+    with helper_pool(cast(Any, ray), None, said.append) as pool, pytest.raises(NameError):
+        print(cast(Any, pool).width)
 
 
 def test_what_fails_in_a_helper_alone_is_told() -> None:
@@ -192,8 +192,8 @@ def test_what_fails_in_a_helper_alone_is_told() -> None:
     error.cause = TypeError("'NoneType' object is not iterable")  # type: ignore[attr-defined]  # as Ray's has it
     said: list[str] = []
     with (
-        crew(_Ray(2, failing=error, sound=0), None, said.append) as hands,
-        helped(lambda: contextlib.nullcontext(hands), 1e9),
+        helper_pool(_Ray(2, failing=error, sound=0), None, said.append) as pool,
+        pooled(lambda: contextlib.nullcontext(pool), 1e9),
     ):
         assert [o.result() for o in each(abs, [(-n,) for n in range(2)])] == [0, 1]
     failed = "a helper of the cluster failed, and its work is done here: TypeError: 'NoneType' object is not iterable"
@@ -209,12 +209,12 @@ def test_with_ray_itself_a_run_ends_as_one_without_though_a_helper_is_killed(
     options: dict[str, Any] = {"target": "null", "data": feeds, "min_sqnr": 10.0, "budget": None}
     options["strategy"] = "anchors"
     plain = inlay.tune(path, out=tmp_path / "plain", **options)
-    monkeypatch.setattr(policy, "HELPED_FROM_S", 0.0)
+    monkeypatch.setattr(policy, "POOLED_FROM_S", 0.0)
     monkeypatch.setattr(calibrator, "HELPER_S", 1e-9)  # one sample at a time
     helped = calibrator._Some._helped
     widths, killed = list[int](), list[int]()
 
-    def watched(some: Any, helpers: Hands, *arguments: Any) -> int:
+    def watched(some: Any, helpers: WorkerPool, *arguments: Any) -> int:
         widths.append(helpers.width)
         threading.Thread(target=lambda: killed.append(_kill_one())).start()
         return helped(some, helpers, *arguments)

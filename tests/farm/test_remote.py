@@ -21,8 +21,8 @@ from inlay.farm import policy
 from inlay.farm.cluster import ray_library
 from inlay.farm.device import Device
 from inlay.farm.lab import chosen, resource_of
-from inlay.farm.parcels import digest_of, model_parcels
 from inlay.farm.remote import RemoteDevice, RemoteWorker
+from inlay.farm.transfer import digest_of, ranges_of_model
 from inlay.measure.client import Worker
 from inlay.measure.lab import measuring
 from inlay.targets.base import Artifact, TargetSpec
@@ -137,8 +137,8 @@ def test_external_data_out_of_the_folder_stays_here(stored: tuple[Artifact, Path
         for tensor in proto.graph.initializer:
             tensor.external_data[0].value = location
         onnx.save(proto, artifact.path)
-        _, parcels = model_parcels(artifact.path)
-        assert [p.source for p in parcels] == [artifact.path]
+        _, ranges = ranges_of_model(artifact.path)
+        assert [p.source for p in ranges] == [artifact.path]
 
 
 @pytest.mark.exhaustive

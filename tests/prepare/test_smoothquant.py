@@ -15,8 +15,8 @@ import pytest
 from inlay.calibrate.observe import observe
 from inlay.data import Samples
 from inlay.deadline import Deadline
-from inlay.model.hands import Stored, helped
 from inlay.model.load import load
+from inlay.model.pool import Stored, pooled
 from inlay.model.reference import Session
 from inlay.prepare import smoothquant
 from inlay.prepare.model import PreparedModel, Request, prepare
@@ -28,7 +28,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder
 from inlay.types import Placement
-from tests.support.hands import HandsHere
+from tests.support.pool import PoolHere
 
 ORT = capabilities_for("x86_64", frozenset({"avx512_vnni"}))  # the same on every processor
 WIDTH, OUTLIERS = 32, 8.0
@@ -164,13 +164,13 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("sound", [100, 2])
 def test_helpers_find_the_same_scales(sound: int, tmp_path: Path) -> None:
     """Of two attempts, one behind the other; whoever of them is lost."""
-    plain, hands = prepared_model(dense(twice=True), tmp_path), HandsHere(2, sound)
+    plain, pool = prepared_model(dense(twice=True), tmp_path), PoolHere(2, sound)
     alone = find_scales(plain, feeds())
-    with helped(hands.recruit, 1e9):
+    with pooled(pool.open_pool, 1e9):
         found = find_scales(plain, feeds())
     assert found.scales == alone.scales
     assert alone.scales
-    assert hands.asked["outputs_of"] >= 3
+    assert pool.asked["outputs_of"] >= 3
 
 
 @pytest.mark.parametrize(("seconds", "forms"), [(100.0, 2), (8.0, 2), (6.0, 1), (3.0, 0)])

@@ -25,7 +25,7 @@ from inlay.quant.sensitivity import ProbeBudget, Sensitivity
 from inlay.run.facts import PROBE_BUDGET
 from inlay.run.noise_probes import Probes
 from inlay.targets.onnxruntime.target import capabilities_for
-from tests.support.hands import HandsHere
+from tests.support.pool import PoolHere
 
 Made = tuple[PreparedModel, QParamsTable, list[dict[str, np.ndarray]]]
 
@@ -103,17 +103,17 @@ def test_a_long_budget_takes_every_source_on_several_samples(
 @pytest.mark.parametrize("sound", [1000, 50])
 def test_several_hands_find_the_noise_that_one_does(made: Made, tmp_path: Path, sound: int) -> None:
     prepared, table, feeds = made
-    hands, slow = HandsHere(2, sound), replace(FREE, sample_s=1.0)
+    pool, slow = PoolHere(2, sound), replace(FREE, sample_s=1.0)
     found: list[Sensitivity] = []
-    for recruit in (None, hands.recruit):
+    for open_pool in (None, pool.open_pool):
         journal = Journal(tmp_path / f"{len(found)}.sqlite", {"a": "b"})
         journal.record_fact(PROBE_BUDGET, ProbeBudget(5, 5, 3, 41))
-        probes = Probes(prepared, table, feeds, journal, 9.0, costs=lambda: slow, recruit=recruit)
+        probes = Probes(prepared, table, feeds, journal, 9.0, costs=lambda: slow, open_pool=open_pool)
         found.append(probes.sensitivity())
         journal.close()
     assert found[0] == found[1]
-    assert hands.asked == {"_answer": 3 * 41}
-    assert hands.let_go
+    assert pool.asked == {"_answer": 3 * 41}
+    assert pool.let_go
 
 
 def test_answers_come_from_the_journal(made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

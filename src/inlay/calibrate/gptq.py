@@ -17,8 +17,8 @@ from inlay.calibrate import policy
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.model.graph import Graph, Node
-from inlay.model.hands import Stored, each, width
 from inlay.model.pieces import PiecewiseSession
+from inlay.model.pool import Stored, each, width
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
 from inlay.quant.gptq import NEAREST, AddMoments, Moments, Reads, Rounding, Steps, Window, nearest_output, scale_digest

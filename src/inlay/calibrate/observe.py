@@ -18,9 +18,9 @@ from inlay.data import AUTO_MASK, NO_STRESS, Feed, Samples, StressSet
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
 from inlay.model.guard import left_s
-from inlay.model.hands import HandLost, Hands, Stored, each, find_hands, may_be_helped, width
 from inlay.model.heard import doing
 from inlay.model.pieces import PiecewiseSession
+from inlay.model.pool import Stored, TaskLost, WorkerPool, each, may_have_pool, pool_for, width
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
 from inlay.quant.limits import limits_of
@@ -112,8 +112,8 @@ def observe(
     """Histograms of every activation that some placement may quantize.
 
     The model runs once for each sample, with the observed values as extra outputs: in one session, or where they
-    exceed ``BATCH_BYTES`` in as many as needed. Hands observe samples where that takes long
-    (:func:`~inlay.model.hands.helped`); what is found does not depend on them.
+    exceed ``BATCH_BYTES`` in as many as needed. WorkerPool observe samples where that takes long
+    (:func:`~inlay.model.pool.pooled`); what is found does not depend on them.
 
     Args:
         prepared: the model.
@@ -235,9 +235,9 @@ class _Some:
 
     def observe(self, order: Sequence[int], until: Deadline) -> int:
         """Observe samples in this order; how many there was time for."""
-        alone = not may_be_helped()
+        alone = not may_have_pool()
         done, size = 0, len(order) if alone and math.isinf(until.at) else 1
-        if width() > 1 and (helpers := find_hands(math.inf)):  # they are here: how long it takes, they find out
+        if width() > 1 and (helpers := pool_for(math.inf)):  # they are here: how long it takes, they find out
             done, alone = self._helped(helpers, order, _Pace(), until), True
             if done >= LEAST_SAMPLES and not until.left:
                 return done
@@ -251,7 +251,7 @@ class _Some:
             each_s = (until.clock() - begun) / len(some)
             timed = done > len(some)  # the first takes longer: there the model is built
             ahead_s = min((len(order) - done) * each_s, until.left)
-            found = find_hands(ahead_s) if timed and not alone else None
+            found = pool_for(ahead_s) if timed and not alone else None
             if found is not None:
                 done += self._helped(found, order[done:], _Pace(each_s, warm=True), until)
                 alone = True
@@ -276,7 +276,7 @@ class _Some:
         known = {value: self.halved[half][value] for value in self.job[1]}
         self.halved[half].update(observe_part(*self.job, feeds, known))
 
-    def _helped(self, helpers: Hands, order: Sequence[int], pace: _Pace, until: Deadline) -> int:
+    def _helped(self, helpers: WorkerPool, order: Sequence[int], pace: _Pace, until: Deadline) -> int:
         """The same by helpers, while they answer."""
         running: dict[Future[Histograms], tuple[int, Sequence[Feed]]] = {}
         given = 0
@@ -301,7 +301,7 @@ class _Some:
                 pace.answered(len(asked), helpers.width, until.clock())
                 try:
                     self._add(half, future.result())
-                except HandLost:
+                except TaskLost:
                     self._here(half, asked)
         for half, asked in running.values():
             self._here(half, asked)

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 from inlay.calibrate import policy
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
-from inlay.model.hands import width
+from inlay.model.pool import width
 from inlay.model.reference import SharedSession
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel

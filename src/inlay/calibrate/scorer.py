@@ -16,8 +16,7 @@ import numpy as np
 from inlay.data import Feed, load_feed
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
-from inlay.measure.stand_in import stand_in
-from inlay.model.hands import Stored, each, width
+from inlay.model.pool import Stored, each, several
 from inlay.model.reference import SharedSession, outputs_of
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
@@ -102,7 +101,8 @@ class OnTarget:
     def outputs(self, questions: Iterable[Question]) -> Outcomes:
         """Outputs for each feed, by the worker or by whoever helps and has the same runtime on the same processor."""
         artifacts = (self._written(table, placement) for table, placement in questions)
-        arrays = [load_feed(path) for path in self.feeds] if width() > 1 else []
+        pool = several()
+        arrays = [] if pool is None else [load_feed(path) for path in self.feeds]
         asked: deque[Artifact] = deque()
         here = set[str]()
 
@@ -117,7 +117,7 @@ class OnTarget:
             here.add(artifact.digest)
             return self.worker.run(artifact, self.feeds)
 
-        for outcome in each(stand_in, calls(), run):
+        for outcome in each(run if pool is None else pool.run_model, calls(), run):
             artifact = asked.popleft()
             if artifact.digest not in here:
                 self.worker.built_elsewhere(artifact)

@@ -1,8 +1,10 @@
 """Measuring on devices of a Ray cluster: an actor for each device, which the run's workers forward their messages to.
 
 A wing, which joins as the executor of ``--ray``. In the order of its flow: ``cluster`` starts Ray or joins a cluster,
-``parcels`` is what must travel to a device, ``device`` the actor, which wraps worker processes, ``remote`` the run's
-side of it, and ``lab`` puts them together. ``policy`` holds the constants. Ray is imported only when it is asked for.
+``transfer`` is what must travel to a device, ``device`` the actor, which wraps worker processes, ``remote`` the run's
+side of it. ``ahead`` builds models before the device is asked for them, ``helper`` answers what is not measured, and
+``pool`` is the run's side of that; ``lab`` puts them together. ``policy`` holds the constants. Ray is imported only
+when it is asked for.
 """
 
-__all__ = ["cluster", "device", "lab", "parcels", "policy", "remote"]
+__all__ = ["ahead", "announce", "cluster", "device", "helper", "lab", "policy", "pool", "remote", "transfer"]

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from inlay.errors import TargetError
-from inlay.farm.parcels import digest_of
-from inlay.farm.scratch import write_at
+from inlay.farm.transfer import digest_of, write_at
 from inlay.files import scratch_folder
 from inlay.installed import __version__
 from inlay.measure.client import Worker

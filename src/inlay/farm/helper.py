@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -11,16 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import onnx
 import onnxruntime
 
-from inlay.farm.scratch import write_at
+from inlay.data import Feed, save_feeds
+from inlay.errors import TargetError
+from inlay.farm.transfer import write_at
 from inlay.files import scratch_folder
 from inlay.installed import __version__
+from inlay.measure.client import Worker
 from inlay.model.guard import limited
-from inlay.model.hands import Stored
+from inlay.model.pool import Stored, TaskLost
 from inlay.model.store import WeightStore
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, TargetSpec
 
 T = TypeVar("T")
 VERSIONS = (__version__, str(onnxruntime.__version__))
@@ -115,3 +120,45 @@ class Helper:
             if len(self._stored) > _KEPT:
                 self._stored.popitem(last=False)
         return self._stored[sent.name]
+
+
+# --- the runtime of a device, where only outputs are asked for ------------------------------------------------------
+
+_workers: dict[str, Worker] = {}  # the last one that was asked for, by its target: starting one takes a second
+
+
+def stand_in(
+    spec: TargetSpec, fingerprint: str, artifact: Artifact, feeds: Sequence[Feed]
+) -> list[dict[str, np.ndarray]]:
+    """Outputs by name of a model for every feed, where this machine's runtime is like the device's.
+
+    Args:
+        spec: the target.
+        fingerprint: digest of the device's: another processor may round otherwise.
+        artifact: the model.
+        feeds: its inputs.
+
+    Raises:
+        TaskLost: it is not like the device's, or cannot be had here.
+        TargetError: the model cannot be built, or does not run.
+    """
+    worker = _worker(spec, artifact.path.parent)
+    if worker.fingerprint.digest != fingerprint:
+        raise TaskLost(f"the runtime here is {worker.fingerprint.digest}, the device's {fingerprint}")
+    with tempfile.TemporaryDirectory(dir=artifact.path.parent) as folder:
+        try:
+            return worker.run(artifact, save_feeds(Path(folder) / "feeds", feeds))
+        finally:
+            worker.drop(artifact)
+
+
+def _worker(spec: TargetSpec, folder: Path) -> Worker:
+    key = repr((spec.name, sorted(spec.options.items())))
+    if key not in _workers:
+        while _workers:
+            _workers.popitem()[1].close()
+        try:
+            _workers[key] = Worker(spec, folder)
+        except TargetError as error:
+            raise TaskLost(str(error)) from None
+    return _workers[key]

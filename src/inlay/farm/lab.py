@@ -11,14 +11,14 @@ from typing import Any
 
 from inlay.errors import TargetError, UsageError
 from inlay.farm import policy
-from inlay.farm.builders import Crowd, builders
+from inlay.farm.ahead import building_ahead
 from inlay.farm.cluster import LOCAL, cluster, ray_library
-from inlay.farm.crew import crew
+from inlay.farm.pool import helper_pool
 from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.files import scratch
 from inlay.measure.client import Limit, Worker
-from inlay.measure.lab import Lab, StartWorker
-from inlay.model.hands import Hands
+from inlay.measure.lab import Ahead, Lab, Search, StartWorker
+from inlay.model.pool import WorkerPool
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import in_float32
 
@@ -63,7 +63,7 @@ def measuring(address: str, specs: Iterable[TargetSpec], tell: Tell) -> Iterator
     with scratch() as folder, cluster(address, own) as library:
         farm = _Farm(library, wanted, str(folder) if own else None, tell)
         try:
-            yield Lab(farm.start, equal=farm.equal, builders=farm.builders, recruit=farm.recruit)
+            yield Lab(farm.start, equal=farm.equal, ahead=farm.ahead, open_pool=farm.open_pool)
         finally:
             farm.close()
 
@@ -109,15 +109,15 @@ class _Farm:
             for device in devices:
                 device.close()
 
-    def builders(self, spec: TargetSpec, folder: Path, limit: Limit) -> AbstractContextManager[Crowd | None]:
+    def ahead(self, search: Search) -> AbstractContextManager[Ahead]:
         """Builders with the fingerprint of the target's device, as far as they are free now; let go at the end."""
-        name = self._held(spec)
-        expected = self._expected(name, spec)
-        return builders(self._ray, builder_of(name), self._root, spec, expected, folder, limit, self._tell)
+        name = self._held(search.spec)
+        expected = self._expected(name, search.spec)
+        return building_ahead(self._ray, builder_of(name), self._root, expected, search, self._tell)
 
-    def recruit(self) -> AbstractContextManager[Hands | None]:
+    def open_pool(self) -> AbstractContextManager[WorkerPool | None]:
         """Helpers, wherever a processor is free."""
-        return crew(self._ray, self._root, self._tell)
+        return helper_pool(self._ray, self._root, self._tell)
 
     def close(self) -> None:
         """Let all devices go."""

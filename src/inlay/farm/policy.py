@@ -25,6 +25,8 @@ MOST_HELPERS = 16
 HELPER_WAIT_S = 60.0  # for their start, with the model's way to them; those that are later are done without
 KEPT_MODELS = 4
 """Models whose own files stay in the object store for calls to come; the weights that they share all do."""
+PATIENCE_S = 300.0
+"""Seconds after which a call that a helper was to answer is answered here: none of a run's takes a minute."""
 HELPER_LOSSES = 3  # of a helper, after which it does not come back
 
 # --- builders ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from inlay.errors import NoDevice, RunFailed, TargetError, TimedOut
 from inlay.farm import policy
 from inlay.farm.device import Answer, Device
-from inlay.farm.parcels import Parcel, digest_of, feed_parcels, model_parcels, readable
+from inlay.farm.transfer import FileRange, digest_of, ranges_of_feed, ranges_of_model, readable
 from inlay.installed import __version__
 from inlay.measure.client import Limit, Worker, checked
 from inlay.measure.worker import PROTOCOL
@@ -66,7 +66,7 @@ class RemoteDevice:
         self._closed = False
         self._actor: Any = None
         self._known: set[tuple[str, int, int]] = set()
-        self._files: dict[tuple[Path, int, int], tuple[str, list[Parcel]]] = {}
+        self._files: dict[tuple[Path, int, int], tuple[str, list[FileRange]]] = {}
         self._losses = 0
         self._was_held = False
         self.generation = 0
@@ -91,25 +91,24 @@ class RemoteDevice:
         self._losses += 1
         self._check_in()
 
-    def send(self, parcels: Sequence[Parcel]) -> None:
+    def send(self, ranges: Sequence[FileRange]) -> None:
         """Have the device hold these; what it has already does not travel. Raises as :meth:`call` does."""
-        for parcel in parcels:
-            key = (parcel.name, parcel.offset, parcel.length)
-            if key not in self._known:
-                for offset, data in parcel.chunks():
-                    if not self.call("put", parcel.name, offset, data, digest_of(data), limit_s=policy.DEVICE_WAIT_S):
-                        raise TargetError(f"device {self.resource}: {parcel.source.name} did not arrive as it was sent")
-                self._known.add(key)
+        for each in ranges:
+            if each.key not in self._known:
+                for offset, data in each.chunks():
+                    if not self.call("put", each.name, offset, data, digest_of(data), limit_s=policy.DEVICE_WAIT_S):
+                        raise TargetError(f"device {self.resource}: {each.source.name} did not arrive as it was sent")
+                self._known.add(each.key)
 
-    def send_file(self, path: Path, parcels_of: Callable[[Path], tuple[str, list[Parcel]]]) -> str:
-        """Send a file with all that it refers to, as ``parcels_of`` finds out; its path in the device's folder."""
+    def send_file(self, path: Path, ranges_of: Callable[[Path], tuple[str, list[FileRange]]]) -> str:
+        """Send a file with all that it refers to, as ``ranges_of`` finds out; its path in the device's folder."""
         with readable(path):
             found = path.stat()
         key = (path, found.st_size, found.st_mtime_ns)
         if key not in self._files:
-            self._files[key] = parcels_of(path)
-        name, parcels = self._files[key]
-        self.send(parcels)
+            self._files[key] = ranges_of(path)
+        name, ranges = self._files[key]
+        self.send(ranges)
         return name
 
     def drop_actor(self) -> None:
@@ -325,11 +324,11 @@ class RemoteWorker(Worker):
         """The message with paths in the device's folder, to which all files have travelled."""
         sent = dict(arguments)
         if "path" in sent:
-            sent["path"] = self._device.send_file(Path(sent["path"]), model_parcels)
+            sent["path"] = self._device.send_file(Path(sent["path"]), ranges_of_model)
         if "feed" in sent:
-            sent["feed"] = self._device.send_file(Path(sent["feed"]), feed_parcels)
+            sent["feed"] = self._device.send_file(Path(sent["feed"]), ranges_of_feed)
         if "feeds" in sent:
-            sent["feeds"] = [self._device.send_file(Path(each), feed_parcels) for each in sent["feeds"]]
+            sent["feeds"] = [self._device.send_file(Path(each), ranges_of_feed) for each in sent["feeds"]]
         return sent
 
     def _call(self, method: str, *arguments: Any, limit_s: float) -> Any:

@@ -11,17 +11,82 @@ from typing import Protocol
 
 from inlay.errors import UsageError
 from inlay.installed import EXECUTORS, joined
-from inlay.measure.ahead import Builders
 from inlay.measure.client import Limit, Worker
-from inlay.model.hands import Recruit
-from inlay.targets.base import TargetSpec
+from inlay.model.pool import OpenPool
+from inlay.quant.accuracy import Outputs
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.types import Placement
 
 StartWorker = Callable[[TargetSpec, Path, Limit], Worker]
 """Starts a worker for a target, with a folder for scratch files and a time limit."""
 EqualDevices = Callable[[TargetSpec, int], AbstractContextManager[Sequence[StartWorker]]]
 """Holds at most so many devices equal to that of a target which are free now; a way to start workers on each."""
-HoldBuilders = Callable[[TargetSpec, Path, Limit], AbstractContextManager[Builders | None]]
-"""Holds builders for a target, with a folder for scratch files and a time limit; None where there are none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """What building and running a model elsewhere showed.
+
+    Attributes:
+        graph: digest of the runtime's optimized graph, as of :meth:`~inlay.measure.client.Worker.load`.
+        outputs: for every feed.
+    """
+
+    graph: str
+    outputs: Sequence[Outputs]
+
+
+Take = Callable[[str], Built | None]
+"""What was found out elsewhere about the model of a key; None where nothing was."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Search:
+    """The search of a run, for whoever builds models ahead of it.
+
+    Attributes:
+        spec: the target.
+        folder: for scratch files.
+        limit: seconds that one message may take.
+        key: identifies the model of a placement.
+        write: writes it.
+        feeds: that models run on: the selection samples.
+        patience_s: seconds that a model under way is waited for: about what the device itself would take.
+        judged: whether the model of a key was judged before, in this session or an earlier one.
+    """
+
+    spec: TargetSpec
+    folder: Path
+    limit: Limit
+    key: Callable[[Placement], str]
+    write: Callable[[Placement], Artifact]
+    feeds: Sequence[Path]
+    patience_s: Callable[[], float]
+    judged: Callable[[str], bool]
+
+
+class Ahead:
+    """Models built and judged ahead, by the keys of models: here none, and whoever builds some derives from this.
+
+    A search goes the same way with and without: it asks for one candidate after the other, and what was built ahead
+    only saves the device the work.
+    """
+
+    def begin(self, now: str, upcoming: Callable[[int], Sequence[Placement]]) -> None:
+        """Begin with what is likely next.
+
+        Args:
+            now: key of the model that the device is about to build itself, or that is taken.
+            upcoming: so many placements that a strategy will probably propose, the likeliest first.
+        """
+
+    def take(self, key: str) -> Built | None:
+        """What was found out about a model; None where nothing was, or it takes too long."""
+        return None
+
+
+BuildAhead = Callable[[Search], AbstractContextManager[Ahead]]
+"""Holds whoever builds ahead of a search, until it has ended."""
 
 
 def no_others(spec: TargetSpec, most: int) -> AbstractContextManager[Sequence[StartWorker]]:
@@ -29,9 +94,9 @@ def no_others(spec: TargetSpec, most: int) -> AbstractContextManager[Sequence[St
     return nullcontext(())
 
 
-def no_builders(spec: TargetSpec, folder: Path, limit: Limit) -> AbstractContextManager[Builders | None]:
-    """None: what this machine builds, it builds where it measures."""
-    return nullcontext(None)
+def nothing_ahead(search: Search) -> AbstractContextManager[Ahead]:
+    """What this machine builds, it builds where it measures."""
+    return nullcontext(Ahead())
 
 
 @dataclass(frozen=True)
@@ -43,23 +108,23 @@ class Lab:
         clock: returns seconds.
         sleep: waits for a number of seconds of that clock.
         equal: holds further devices that measure as ``start``'s does.
-        builders: holds processes elsewhere that build models as ``start``'s does.
-        recruit: finds helpers for what is not measured, where there may be any.
+        ahead: holds processes elsewhere that build models as ``start``'s does.
+        open_pool: opens a pool for what is not measured, where there may be one.
     """
 
     start: StartWorker = Worker
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     equal: EqualDevices = no_others
-    builders: HoldBuilders = no_builders
-    recruit: Recruit | None = None
+    ahead: BuildAhead = nothing_ahead
+    open_pool: OpenPool | None = None
 
 
 HERE = Lab()
 """This machine."""
 
 
-class Executor(Protocol):
+class OpenLab(Protocol):
     """A lab elsewhere. The entry point is such a function; its name is that of the option which asks for it."""
 
     def __call__(
@@ -80,11 +145,11 @@ class Executor(Protocol):
 
 
 def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Callable[[str], None]) -> AbstractContextManager[Lab]:
-    """The lab of a run: this machine, or what the executor ``ray`` makes of an address. Raises as an Executor does."""
+    """The lab of a run: this machine, or what the executor ``ray`` makes of an address. Raises as an OpenLab does."""
     if ray is None:
         return nullcontext(HERE)
     found = joined(EXECUTORS).get("ray")
     if found is None:
         raise UsageError(f"--ray {ray}: the part of Inlay that measures with Ray is not installed")
-    executor: Executor = found.load()
-    return executor(ray, specs, tell)
+    open_lab: OpenLab = found.load()
+    return open_lab(ray, specs, tell)

@@ -19,7 +19,5 @@ BYTES_PER_FEED_BYTE = 1024
 """More for each byte of a feed: all values of an image network together take 200 times as much as its input
 (ResNet-50), and in the form that convolutions work on, several times that."""
 
-PATIENCE_S = 300.0
-"""Seconds after which a call that somebody else was to answer is answered here: none of a run's takes a minute."""
-HELPED_FROM_S = 10.0
-"""Seconds of work from which on help is looked for: a process, and a model's way to it, take a few."""
+POOLED_FROM_S = 10.0
+"""Seconds of work from which on a pool is opened: a process, and a model's way to it, take a few."""

@@ -24,9 +24,9 @@ import onnx_ir as ir
 
 from inlay.model import policy
 from inlay.model.guard import Limits, Resident, call, limits_for
-from inlay.model.hands import Stored, each, width
 from inlay.model.native import NativeSession, multiplies_integers, run_whole, signature
 from inlay.model.pinned import pinned, pinned_file
+from inlay.model.pool import Stored, each, width
 from inlay.model.store import WeightStore, externalize_weights
 
 T = TypeVar("T")

@@ -28,11 +28,11 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.model.graph import Graph
 from inlay.model.guard import limited
-from inlay.model.hands import each
 from inlay.model.heard import counting
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession
+from inlay.model.pool import each
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.smoothing_factors import Channels, ProductInput, best_scales, matter, product_inputs, weight_of
 from inlay.prepare.smoothquant_eval import ProductNoise, QuantMode, Question, Variant, is_dynamic

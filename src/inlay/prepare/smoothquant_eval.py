@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from inlay.data import Feed
-from inlay.model.hands import Stored, each
+from inlay.model.pool import Stored, each
 from inlay.model.reference import outputs_of
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.smoothing_factors import ProductInput

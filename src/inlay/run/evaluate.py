@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from inlay.errors import BadReading, CompileFailed, InlayError, RunFailed, TargetError, TimedOut
-from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
+from inlay.measure.lab import Take
 from inlay.measure.race import Meter
 from inlay.model.store import model_bytes
 from inlay.quant.accuracy import Judge
@@ -102,7 +102,7 @@ class Evaluator:
         feeds: Sequence[Path],
         baseline: Candidate,
         baseline_file: Artifact,
-        take: Take = nothing_built,
+        take: Take = lambda key: None,
     ) -> None:
         self._take = take
         self._worker = worker

@@ -12,8 +12,8 @@ import numpy as np
 
 from inlay.data import save_feed, shapes_of
 from inlay.errors import JournalError, NoDevice, TargetError, TimedOut, UsageError
-from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.client import Worker
+from inlay.measure.lab import Take
 from inlay.measure.own_precision import BLOCKS, gain_in_float32
 from inlay.measure.race import Meter
 from inlay.prepare.protocol import Protocol
@@ -214,7 +214,7 @@ def evaluator_of(
     feed: Path,
     protocol: Protocol,
     left_s: Callable[[], float],
-    take: Take = nothing_built,
+    take: Take = lambda key: None,
 ) -> tuple[Evaluator, Meter]:
     """What judges candidates, with the given model as the first incumbent.
 

@@ -12,7 +12,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.measure.costs import FREE, Costs
 from inlay.measure.journal import Journal
-from inlay.model.hands import Recruit, helped
+from inlay.model.pool import OpenPool, pooled
 from inlay.prepare.model import PreparedModel
 from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.parts import Parts
@@ -50,7 +50,7 @@ class Probes:
             journaled either.
         costs: what steps take, by what is known at the time.
         mask: the input that tells which positions are padding.
-        recruit: finds who helps with the noise of every source; the samples and questions that fit are found out here.
+        open_pool: for the noise of every source; the samples and questions that fit are found out here.
         parts: how outputs are divided.
     """
 
@@ -64,7 +64,7 @@ class Probes:
     search_end: Callable[[], Deadline] = lambda: NEVER
     costs: Callable[[], Costs] = lambda: FREE
     mask: str = AUTO_MASK
-    recruit: Recruit | None = None
+    open_pool: OpenPool | None = None
     parts: Parts = field(default_factory=Parts)
     _probe: NoiseProbe | None = None
     _broken: bool = False
@@ -110,7 +110,7 @@ class Probes:
             probe = self._built()
             units = [u for u in self.prepared.units if u.quantizable]
             samples, questions = self._budget.source_samples, self._budget.questions
-            with helped(self.recruit, samples * questions * self.costs().sample_s):
+            with pooled(self.open_pool, samples * questions * self.costs().sample_s):
                 return sensitivity(probe.switches, units, partial(probe.noises, samples=samples), questions)
         except Late:
             raise

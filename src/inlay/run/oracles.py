@@ -14,7 +14,7 @@ from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.measure.costs import Costs
 from inlay.measure.journal import Journal
-from inlay.model.hands import Recruit
+from inlay.model.pool import OpenPool
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
@@ -63,7 +63,7 @@ class GuidedSetup:
         progress: hears of the probing.
         search_end: when the search must end, by what is known at the time.
         costs: what steps take, by what is known at the time.
-        recruit: finds who helps with probing.
+        open_pool: finds who helps with probing.
         probing_s: seconds of each series of probes.
     """
 
@@ -78,7 +78,7 @@ class GuidedSetup:
     progress: Progress
     search_end: Callable[[], Deadline]
     costs: Callable[[], Costs]
-    recruit: Recruit | None = None
+    open_pool: OpenPool | None = None
     probing_s: list[float] = field(default_factory=list)
 
     def strategy(self, anchors: Anchors, hurried: Callable[[], bool]) -> Guided:
@@ -96,7 +96,7 @@ class GuidedSetup:
             search_end=self.search_end,
             costs=self.costs,
             mask=self.selection.mask,
-            recruit=self.recruit,
+            open_pool=self.open_pool,
             parts=self.evaluator.parts,
         )
         oracles = Oracles(

@@ -19,7 +19,7 @@ from inlay.data import Samples, StressSet, bound, evenly_spaced, input_specs
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
-from inlay.model.hands import foresee, helped
+from inlay.model.pool import open_early, pooled
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
@@ -72,9 +72,9 @@ class Calibrated:
 
 def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
     """What is known of the given model, and the model made ready, or that there was no time for it."""
-    with helped(session.lab.recruit, session.least_preparing_s):
+    with pooled(session.lab.open_pool, session.least_preparing_s):
         given = run_given(session)
-        foresee(session.costs.sample_s * len(session.inputs.parts.calibration))
+        open_early(session.costs.sample_s * len(session.inputs.parts.calibration))
         try:
             with limited(lambda: math.inf if session.resumed else session.plan.before_writing.left):
                 model = _calibrated(session, given)

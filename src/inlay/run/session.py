@@ -7,7 +7,8 @@ import math
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +23,11 @@ from inlay.files import refuse_odd_name, writing_in
 from inlay.measure.client import Limit, Worker
 from inlay.measure.costs import FREE, Costs
 from inlay.measure.journal import Journal
+from inlay.measure.lab import Ahead, Search
 from inlay.measure.policy import RECENT_MESSAGES
 from inlay.model.guard import limited
 from inlay.model.heard import Hears, hearing
+from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.tolerance import samples_needed
@@ -145,6 +148,20 @@ class Session:
         worker = self.lab.start(spec, folder, limit)
         self._workers.append(worker)
         return worker
+
+    def building_ahead(self, candidates: CandidateWriter, feeds: Sequence[Path]) -> AbstractContextManager[Ahead]:
+        """Whoever builds ahead of a search among ``candidates``, which are run on ``feeds``."""
+        search = Search(
+            spec=self.inputs.config.target,
+            folder=self.work,
+            limit=self.limit_s,
+            key=candidates.key,
+            write=candidates.write,
+            feeds=feeds,
+            patience_s=lambda: self.costs.judge_s(len(feeds)),
+            judged=lambda key: self.journal.trial(key) is not None,
+        )
+        return self.lab.ahead(search)
 
     def save_feeds(self, name: str, samples: Samples) -> list[Path]:
         """Write samples as files that a worker can read, into the scratch folder ``name``."""

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from inlay.errors import InlayError, Late
+from inlay.measure.lab import Ahead
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
 from inlay.model.heard import doing
 from inlay.model.passes.freeze import METADATA
 from inlay.model.pinned import random_note
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.run.ahead import Ahead, building_ahead
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.confirm.contenders import contenders_of
 from inlay.run.confirm.crossfit import CrossFit, cross_fitted
@@ -67,7 +67,7 @@ def tune(asked: TuneRequest) -> TuneResult:
         given, model = make_ready(session)
         if isinstance(model, Late):
             return given_alone(session, given, model)
-        with building_ahead(session, model.candidates, given.feeds) as ahead:
+        with session.building_ahead(model.candidates, given.feeds) as ahead:
             search = _set_up(session, given, model, ahead)
             ended = _search(session, model, search)
             crossfit = CrossFit(session, given.reference, model.prepared, model.imported)
@@ -170,7 +170,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
         progress=session.progress,
         search_end=time.end,
         costs=time.costs,
-        recruit=session.lab.recruit,
+        open_pool=session.lab.open_pool,
     )
     prepared, imported = model.prepared, model.imported
     joined = {name: kind(prepared, config) for name, kind in joined_strategies().items()}

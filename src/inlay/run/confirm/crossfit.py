@@ -24,7 +24,7 @@ from inlay.data import Samples, evenly_spaced
 from inlay.deadline import Deadline
 from inlay.errors import InlayError
 from inlay.model.guard import limited
-from inlay.model.hands import helped
+from inlay.model.pool import pooled
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
@@ -183,7 +183,7 @@ class CrossFit:
         assert known is not None, "what was calibrated was chosen"
         fixed = imported.qparams if session.inputs.config.keep_qparams else {}
         choice = replace(known, rounding=rounding_of(session.journal))
-        with helped(session.lab.recruit), limited(lambda: until.left):
+        with pooled(session.lab.open_pool), limited(lambda: until.left):
             observed = observe(prepared, samples, [p for _, p in imported.placements])
             choice = on_other_samples(choice, prepared, observed, samples.feeds, fixed, until)
         table = choice.table(prepared, observed, fixed)

@@ -19,11 +19,11 @@ from inlay.errors import UsageError
 from inlay.files import refuse_odd_name, scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
-from inlay.model.hands import helped
 from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile, file_sha256
 from inlay.model.passes.freeze import METADATA
 from inlay.model.pinned import random_note
+from inlay.model.pool import pooled
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
@@ -180,7 +180,7 @@ def quantize(
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
         else:
-            with helped(lab.recruit):
+            with pooled(lab.open_pool):
                 chosen = choose_by_rules(one_shot, resolved.placement)
             if known is not None:
                 how = ByCosts(known.source, models=worker.builds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,7 +26,7 @@ from inlay.model.store import tensors_of
 
 
 @dataclass(frozen=True)
-class Parcel:
+class FileRange:
     """A range of a file, for a place in the device's folder.
 
     Attributes:
@@ -39,6 +40,11 @@ class Parcel:
     name: str
     offset: int
     length: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """By which a folder knows it."""
+        return self.name, self.offset, self.length
 
     def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
         """The data in pieces of at most :data:`~inlay.farm.policy.CHUNK` bytes, each with its offset.
@@ -78,7 +84,7 @@ def digest_of(data: bytes | np.ndarray) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def model_parcels(path: Path) -> tuple[str, list[Parcel]]:
+def ranges_of_model(path: Path) -> tuple[str, list[FileRange]]:
     """The model's name in the device's folder, and all that it consists of; the model itself comes last.
 
     Raises:
@@ -87,14 +93,14 @@ def model_parcels(path: Path) -> tuple[str, list[Parcel]]:
     data = _read(path)
     folder = digest_of(str(path.parent.resolve()).encode())
     name = f"{folder}/{digest_of(data)}{path.suffix}"
-    return name, [*_external(path, data, folder), Parcel(path, name, 0, len(data))]
+    return name, [*_external(path, data, folder), FileRange(path, name, 0, len(data))]
 
 
-def feed_parcels(path: Path) -> tuple[str, list[Parcel]]:
+def ranges_of_feed(path: Path) -> tuple[str, list[FileRange]]:
     """The same for a feed, or for a workload with the feeds that it lists. Raises TargetError."""
     listed = [path] if path.suffix != ".json" else [*(feed for feed, _ in load_workload(path)), path]
     folder = digest_of(json.dumps([digest_of(_read(p)) for p in listed]).encode())
-    return f"{folder}/{path.name}", [Parcel(p, f"{folder}/{p.name}", 0, p.stat().st_size) for p in listed]
+    return f"{folder}/{path.name}", [FileRange(p, f"{folder}/{p.name}", 0, p.stat().st_size) for p in listed]
 
 
 def _read(path: Path) -> bytes:
@@ -102,7 +108,7 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def _external(path: Path, data: bytes, folder: str) -> Iterator[Parcel]:
+def _external(path: Path, data: bytes, folder: str) -> Iterator[FileRange]:
     if b"location" not in data:  # the key of every reference to external data: large models need not be parsed
         return
     try:
@@ -118,4 +124,12 @@ def _external(path: Path, data: bytes, folder: str) -> Iterator[Parcel]:
         if place.is_absolute() or ".." in place.parts or not source.is_file():
             continue  # the runtime says what is wrong with it, as it does here
         offset = int(where.get("offset", 0))
-        yield Parcel(source, f"{folder}/{place}", offset, int(where.get("length", source.stat().st_size - offset)))
+        yield FileRange(source, f"{folder}/{place}", offset, int(where.get("length", source.stat().st_size - offset)))
+
+
+def write_at(path: Path, offset: int, data: np.ndarray) -> None:
+    """Write a piece of a file, which only this user can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.seek(offset)
+        file.write(data)

@@ -6,24 +6,26 @@ import contextlib
 import math
 import threading
 import uuid
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer  # the built-in one from Python 3.11 on
 from functools import cached_property
 from typing import Any, TypeVar
 
 from inlay.errors import InlayError
 from inlay.farm import policy
-from inlay.farm.helper import VERSIONS, Helper, Piece, Sent
-from inlay.farm.parcels import Parcel, model_parcels
+from inlay.farm.helper import VERSIONS, Helper, Piece, Sent, stand_in
 from inlay.farm.remote import Tell, losses
-from inlay.model.hands import HandLost, Hands, Stored
+from inlay.farm.transfer import FileRange, ranges_of_model
+from inlay.model.guard import left_s
+from inlay.model.pool import Stored, TaskLost, WorkerPool, done
 from inlay.targets.base import Artifact
 
 T = TypeVar("T")
 
 
-class Crew:
+class HelperPool:
     """Helpers that answered; the one with the least to do is asked, of several in turn.
 
     One that is lost, which Ray starts again where there is room, is asked again once it answers; where none answers,
@@ -64,13 +66,15 @@ class Crew:
             self._tell(f"{len(found)} helpers of the cluster prepare the model")
         return found
 
+    run_model = staticmethod(stand_in)
+
     @property
     def width(self) -> int:
         """How many there are."""
         return len(self._actors)
 
     def submit(self, seconds: float, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """As of :class:`~inlay.model.hands.Hands`; an :class:`~inlay.targets.base.Artifact` is sent as its file."""
+        """As of :class:`~inlay.model.pool.WorkerPool`; an :class:`~inlay.targets.base.Artifact` is sent as its file."""
         given = [self._sent(each) if isinstance(each, Stored | Artifact) else each for each in arguments]
         with self._lock:
             there = [i for i in range(self.width) if i not in self._away]
@@ -83,6 +87,12 @@ class Crew:
         asked = self._actors[number].call.remote(seconds, function, given).future()
         asked.add_done_callback(lambda done: self._settle(number, answer, done))
         return answer
+
+    def map(
+        self, function: Callable[..., T], calls: Iterable[tuple[Any, ...]], here: Callable[..., T]
+    ) -> Iterator[Future[T]]:
+        """As of :class:`~inlay.model.pool.WorkerPool`."""
+        return mapped(self, function, calls, here)
 
     def _settle(self, number: int, answer: Future[T], done: Future[T]) -> None:
         with self._lock:
@@ -98,7 +108,7 @@ class Crew:
             return
         if cause is not None and not isinstance(cause, InlayError):  # done again here, it may not fail
             self._tell(f"a helper of the cluster failed, and its work is done here: {type(cause).__name__}: {cause}")
-        answer.set_exception(cause if isinstance(cause, InlayError) else HandLost(str(error).partition("\n")[0]))
+        answer.set_exception(cause if isinstance(cause, InlayError) else TaskLost(str(error).partition("\n")[0]))
 
     def _lose(self, number: int) -> None:
         """Ask a helper nothing until it answers again."""
@@ -118,38 +128,74 @@ class Crew:
         """The model with its pieces in the object store; those that other models share are there once."""
         if model not in self._models:
             if isinstance(model, Artifact):
-                name, parcels = model_parcels(model.path)
-                self._models[model] = self._pieces(name, parcels, model.digest)
+                name, ranges = ranges_of_model(model.path)
+                self._models[model] = self._pieces(name, ranges, model.digest)
             else:
                 path = model.store.folder / f"handed-{uuid.uuid4().hex}.onnx"
                 path.write_bytes(model.proto.SerializeToString())
                 try:
-                    self._models[model] = self._pieces(*model_parcels(path))
+                    self._models[model] = self._pieces(*ranges_of_model(path))
                 finally:
                     path.unlink(missing_ok=True)
             if len(self._models) > policy.KEPT_MODELS:
                 self._models.popitem(last=False)
         return self._models[model]
 
-    def _pieces(self, name: str, parcels: Sequence[Parcel], digest: str = "") -> Sent:
+    def _pieces(self, name: str, ranges: Sequence[FileRange], digest: str = "") -> Sent:
         pieces = []
-        for parcel in parcels:
-            key = (parcel.name, parcel.offset, parcel.length)
-            piece = self._weights.get(key) or Piece(*key, [(at, self._ray.put(data)) for at, data in parcel.chunks()])
-            if parcel.name != name:
-                self._weights[key] = piece
+        for each in ranges:
+            piece = self._weights.get(each.key) or Piece(
+                *each.key, [(at, self._ray.put(data)) for at, data in each.chunks()]
+            )
+            if each.name != name:
+                self._weights[each.key] = piece
             pieces.append(piece)
         return Sent(name, pieces, digest)
 
 
+def mapped(
+    pool: WorkerPool, function: Callable[..., T], calls: Iterable[tuple[Any, ...]], here: Callable[..., T]
+) -> Iterator[Future[T]]:
+    """``map`` of a pool, by its ``submit``: one call more than it has workers is under way."""
+    rest, under_way = iter(calls), deque[tuple[tuple[Any, ...], Future[T]]]()
+    stopped: BaseException | None = None
+    try:
+        while stopped is None or under_way:
+            while stopped is None and len(under_way) <= pool.width:
+                try:
+                    call = next(rest)
+                except (Exception, StopIteration) as error:
+                    stopped = error
+                    break
+                under_way.append((call, pool.submit(left_s(), function, *call)))
+            if under_way:
+                call, asked = under_way.popleft()
+                yield _answered(asked, here, call)
+        if not isinstance(stopped, StopIteration):
+            raise stopped
+    finally:
+        for _, asked in under_way:
+            asked.cancel()
+
+
+def _answered(asked: Future[T], here: Callable[..., T], call: tuple[Any, ...]) -> Future[T]:
+    """The outcome of a call that was handed over; it is answered here where whoever was asked is lost or silent."""
+    try:
+        error = asked.exception(min(policy.PATIENCE_S, left_s()))
+    except NoAnswer:
+        asked.cancel()
+        return done(here, call)  # which raises Late where the time is over
+    return done(here, call) if isinstance(error, TaskLost) else asked
+
+
 def _lost(why: str) -> Future[Any]:
     found: Future[Any] = Future()
-    found.set_exception(HandLost(why))
+    found.set_exception(TaskLost(why))
     return found
 
 
 @contextlib.contextmanager
-def crew(ray: Any, root: str | None, tell: Tell) -> Iterator[Hands | None]:
+def helper_pool(ray: Any, root: str | None, tell: Tell) -> Iterator[WorkerPool | None]:
     """Helpers on all processors of the cluster that are free now; None where there are none.
 
     Args:
@@ -166,7 +212,7 @@ def crew(ray: Any, root: str | None, tell: Tell) -> Iterator[Hands | None]:
         options = {"num_cpus": 1, "max_restarts": policy.HELPER_LOSSES}
         kind = ray.remote(Helper).options(**options)
         actors += [kind.remote(root) for _ in range(free)]
-        yield Crew(ray, actors, tell)
+        yield HelperPool(ray, actors, tell)
     finally:
         for actor in actors:
             with contextlib.suppress(*losses(ray)):

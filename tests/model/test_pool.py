@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, RunFailed
 from inlay.model.guard import left_s, limited
-from inlay.model.hands import each, find_hands, helped, may_be_helped
-from tests.support.hands import HandsHere
+from inlay.model.pool import each, may_have_pool, pool_for, pooled
+from tests.support.pool import PoolHere
 
 
 def halved(number: int) -> int:
@@ -32,25 +32,25 @@ def found(numbers: list[int]) -> list[Any]:
 @given(st.lists(st.integers(0, 99), max_size=12), st.integers(1, 4), st.integers(0, 12))
 def test_outcomes_are_those_of_this_process(numbers: list[int], width: int, sound: int) -> None:
     alone = found(numbers)
-    hands = HandsHere(width, sound)
-    with helped(hands.recruit):
-        assert find_hands(1e9) is hands
+    pool = PoolHere(width, sound)
+    with pooled(pool.open_pool):
+        assert pool_for(1e9) is pool
         assert found(numbers) == alone
-    assert hands.asked.total() == (len(numbers) if width > 1 else 0), "one hand alone gains nothing"
-    assert hands.let_go
+    assert pool.asked.total() == (len(numbers) if width > 1 else 0), "one worker alone gains nothing"
+    assert pool.let_go
 
 
 def test_nobody_is_looked_for_where_it_is_not_worth_it() -> None:
-    hands = HandsHere(2)
-    assert not may_be_helped()
-    with helped(hands.recruit):
-        assert may_be_helped()
-        assert find_hands(0.1) is None
+    pool = PoolHere(2)
+    assert not may_have_pool()
+    with pooled(pool.open_pool):
+        assert may_have_pool()
+        assert pool_for(0.1) is None
         assert found([2, 4]) == [1, 2]
-    assert not hands.asked
-    assert not hands.let_go, "it was never held"
-    with helped(None):
-        assert find_hands(1e9) is None
+    assert not pool.asked
+    assert not pool.let_go, "it was never held"
+    with pooled(None):
+        assert pool_for(1e9) is None
 
 
 @pytest.mark.parametrize("width", [0, 2])
@@ -59,7 +59,7 @@ def test_what_making_a_call_raises_is_raised_in_its_turn(width: int) -> None:
         yield from ((2,), (4,))
         raise InlayError("no third one")
 
-    with helped(HandsHere(width).recruit if width else None, 1e9):
+    with pooled(PoolHere(width).open_pool if width else None, 1e9):
         outcomes = each(halved, calls())
         assert [next(outcomes).result() for _ in range(2)] == [1, 2]
         with pytest.raises(InlayError, match="no third one"):
@@ -80,8 +80,8 @@ def test_alone_nothing_is_done_before_it_is_asked_for() -> None:
 
 
 def test_here_may_be_done_otherwise_than_there() -> None:
-    hands = HandsHere(2, sound=1)
-    with helped(hands.recruit, 1e9):
+    pool = PoolHere(2, sound=1)
+    with pooled(pool.open_pool, 1e9):
         outcomes = [o.result() for o in each(halved, [(8,), (8,)], lambda number: -number)]
     assert outcomes == [4, -8]
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from inlay.errors import RunFailed
-from inlay.measure.ahead import Built
-from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.run.ahead import Ahead
-from inlay.targets.base import Artifact
+from inlay.farm.ahead import BuiltAhead
+from inlay.measure.lab import Built, Search
+from inlay.targets.base import Artifact, TargetSpec
 from inlay.types import Placement, Port, QType
 
 
@@ -59,11 +58,22 @@ def one() -> One:
 
 
 @pytest.fixture
-def ahead(one: One, tmp_path: Path) -> Ahead:
-    return Ahead(one, cast(CandidateWriter, Candidates(tmp_path)), [], lambda: 0.01)
+def ahead(one: One, tmp_path: Path) -> BuiltAhead:
+    candidates = Candidates(tmp_path)
+    search = Search(
+        spec=TargetSpec("null"),
+        folder=tmp_path,
+        limit=lambda: 1.0,
+        key=candidates.key,
+        write=candidates.write,
+        feeds=[],
+        patience_s=lambda: 0.01,
+        judged=lambda key: False,
+    )
+    return BuiltAhead(one, search)
 
 
-def test_one_more_waits_than_is_built(ahead: Ahead, one: One) -> None:
+def test_one_more_waits_than_is_built(ahead: BuiltAhead, one: One) -> None:
     ahead.begin(A, upcoming(1, 2, 3))
     assert [*one.asked] == [B, C], "one is built, one waits"
     one.asked[B].set_result(Built("graph", []))
@@ -71,7 +81,7 @@ def test_one_more_waits_than_is_built(ahead: Ahead, one: One) -> None:
     assert [*one.asked] == [B, C, D]
 
 
-def test_what_nobody_has_begun_with_is_not_waited_for(ahead: Ahead, one: One) -> None:
+def test_what_nobody_has_begun_with_is_not_waited_for(ahead: BuiltAhead, one: One) -> None:
     ahead.begin(A, upcoming(1, 2))
     one.asked[B].set_running_or_notify_cancel()
     assert ahead.take(C) is None
@@ -80,7 +90,7 @@ def test_what_nobody_has_begun_with_is_not_waited_for(ahead: Ahead, one: One) ->
     assert (ahead.used, ahead.begun) == (0, 2)
 
 
-def test_what_is_built_is_taken(ahead: Ahead, one: One) -> None:
+def test_what_is_built_is_taken(ahead: BuiltAhead, one: One) -> None:
     built = Built("graph", [])
     ahead.begin(A, upcoming(1))
     one.asked[B].set_running_or_notify_cancel()
@@ -89,7 +99,7 @@ def test_what_is_built_is_taken(ahead: Ahead, one: One) -> None:
     assert ahead.take(B) is None, "once"
 
 
-def test_what_fails_is_left_to_the_device_and_mistakes_are_raised(ahead: Ahead, one: One) -> None:
+def test_what_fails_is_left_to_the_device_and_mistakes_are_raised(ahead: BuiltAhead, one: One) -> None:
     ahead.begin(A, upcoming(1, 2))
     for key in (B, C):
         one.asked[key].set_running_or_notify_cancel()
@@ -100,7 +110,7 @@ def test_what_fails_is_left_to_the_device_and_mistakes_are_raised(ahead: Ahead, 
         ahead.take(C)
 
 
-def test_what_is_not_likely_any_more_makes_room(ahead: Ahead, one: One) -> None:
+def test_what_is_not_likely_any_more_makes_room(ahead: BuiltAhead, one: One) -> None:
     ahead.begin(A, upcoming(1, 2))
     one.asked[B].set_running_or_notify_cancel()
     ahead.begin(D, upcoming(4, 5))
