@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from inlay.data import Samples, evenly_spaced, save_feed
+from inlay.data import Samples, save_feeds
 from inlay.deadline import Deadline
 from inlay.errors import InlayError, ModelError, TargetError
 from inlay.explanation import policy
@@ -80,7 +80,7 @@ def losses(
         deadline: sources that are left then are not probed.
     """
     folder.mkdir()
-    some = samples.part(evenly_spaced([*range(len(samples))], min(len(samples), policy.LOSS_SAMPLES)))
+    some = samples.evenly(policy.LOSS_SAMPLES)
     try:
         apart = strip_qdq(file, some.feeds, folder)
         assert apart is not None
@@ -131,10 +131,7 @@ def _judged(
     """
     store = WeightStore(folder)
     made = deliver(externalize_weights(inner, store), store, folder / "float.onnx")
-    feeds = []
-    for number, feed in enumerate(samples.feeds):
-        feeds.append(folder / f"sample-{number}.npz")
-        save_feed(feeds[-1], feed)
+    feeds = save_feeds(folder / "samples", samples.feeds)
     judge = None
     try:
         judge = Judge(worker.run(made, feeds), samples, Bound())

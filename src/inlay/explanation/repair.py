@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Samples, evenly_spaced, save_feed, workload_of
+from inlay.data import Samples, save_feeds, workload_of
 from inlay.errors import InlayError, ModelError, TargetError, UsageError
 from inlay.explanation import policy
 from inlay.explanation.exact import exact_form
@@ -156,11 +156,8 @@ def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker
     path = work / "float.onnx"
     deliver(externalize_weights(apart.model, store), store, path)
     inner = load(path)
-    some = samples.part(evenly_spaced([*range(len(samples))], min(len(samples), policy.REPAIR_SAMPLES)))
-    feeds = []
-    for number, feed in enumerate(some.feeds):
-        feeds.append(work / f"sample-{number}.npz")
-        save_feed(feeds[-1], feed)
+    some = samples.evenly(policy.REPAIR_SAMPLES)
+    feeds = save_feeds(work / "samples", some.feeds)
     judge = Judge(worker.run(Artifact(path.resolve(), inner.sha256), feeds), some, Bound())
     runs, outputs = True, list[Outputs]()
     try:

@@ -1,4 +1,4 @@
-"""Processes of several targets side by side on one machine, timed in turn."""
+"""Models on several targets side by side on one machine, timed in turn."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import numpy as np
 
 from inlay.deadline import Clock
 from inlay.errors import Late, TargetError
-from inlay.measure.client import Limit, Worker
-from inlay.measure.lab import Lab
+from inlay.measure.client import Worker
 from inlay.measure.paired import Series, Timing, joined, read_again, speedup
-from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.base import Artifact
 from inlay.trial import Interval
 
 Rows = Mapping[str, Artifact]
@@ -52,74 +51,6 @@ class Readings:
         return self.timing.models[self.cells.index(cell)]
 
 
-class Panel:
-    """A process for each target; models stay resident in theirs.
-
-    Args:
-        specs: the targets by label.
-        lab: starts processes.
-        folder: for scratch files.
-        limit: seconds that one call of a runtime may take.
-
-    Attributes:
-        workers: by label.
-        unusable: targets that cannot be created, with the reason.
-    """
-
-    def __init__(self, specs: Mapping[str, TargetSpec], lab: Lab, folder: Path, limit: Limit) -> None:
-        self.workers: dict[str, Worker] = {}
-        self.unusable: dict[str, str] = {}
-        self._lab = lab
-        try:
-            for label, spec in specs.items():
-                try:
-                    self.workers[label] = lab.start(spec, folder, limit)
-                except TargetError as error:
-                    self.unusable[label] = str(error)
-        except BaseException:  # also where it is interrupted: nobody else could end them
-            self.close()
-            raise
-
-    def __enter__(self) -> Panel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all processes."""
-        for worker in self.workers.values():
-            worker.close()
-
-    def time(
-        self,
-        rows: Mapping[str, Rows],
-        feed: Path,
-        blocks: int,
-        slot_ns: int,
-        rng: np.random.Generator,
-        left_s: Callable[[], float],
-    ) -> Readings:
-        """Time files on their targets: a block is each target's own interleaved block, targets in a random order.
-
-        A file that fails is left out of all blocks. Blocks in which other processes took a part of a reading are
-        measured once more, where there is time.
-
-        Args:
-            rows: the files of each target, by label; a target whose first file fails has no readings at all.
-            feed: file of their inputs.
-            blocks: how many.
-            slot_ns: nanoseconds that one reading should take at least.
-            rng: draws orders.
-            left_s: seconds that are left; no block but the first is begun that would take longer.
-
-        Raises:
-            Late: there was no time for a single block.
-        """
-        workers = {label: self.workers[label] for label in rows}
-        return time_in_turn(workers, rows, feed, blocks, slot_ns, rng, left_s, self._lab.clock)
-
-
 def time_in_turn(
     workers: Mapping[str, Worker],
     rows: Mapping[str, Rows],
@@ -130,7 +61,24 @@ def time_in_turn(
     left_s: Callable[[], float],
     clock: Clock,
 ) -> Readings:
-    """As :meth:`Panel.time`, with ``workers`` by label, and seconds by ``clock``."""
+    """Time files on their targets: a block is each target's own interleaved block, targets in a random order.
+
+    A file that fails is left out of all blocks. Blocks in which other processes took a part of a reading are measured
+    once more, where there is time.
+
+    Args:
+        workers: a process for each target, by label; models stay resident in it.
+        rows: the files of each target, by label; a target whose first file fails has no readings at all.
+        feed: file of their inputs.
+        blocks: how many.
+        slot_ns: nanoseconds that one reading should take at least.
+        rng: draws orders.
+        left_s: seconds that are left; no block but the first is begun that would take longer.
+        clock: returns seconds.
+
+    Raises:
+        Late: there was no time for a single block.
+    """
     turns = {label: _Turns(workers[label], dict(files)) for label, files in rows.items()}
     found: list[Timing] = []
     took_s = 0.0

@@ -88,24 +88,25 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
     order = sorted(float_ns, key=lambda label: float_ns[label]) if screened else list(comparison.specs)
     compare_s = policy.COMPARING_SHARE * comparison.left_s
     fastest_ns = min(float_ns.values(), default=0.0)
+
+    def can_win(label: str) -> bool:
+        return not screened or float_ns[label] <= policy.MOST_GAIN * fastest_ns
+
     for number, label in enumerate(order):
-        if screened and float_ns[label] > policy.MOST_GAIN * fastest_ns:
+        if not can_win(label):
             why[label] = (
                 f"{float_ns[label] / fastest_ns:.1f} times as slow as the fastest before anything is quantized, "
                 f"by which it gains a factor of {policy.MOST_GAIN:g} at most"
             )
             continue
-        left = [later for later in order[number:] if not screened or float_ns[later] <= policy.MOST_GAIN * fastest_ns]
+        left = list(filter(can_win, order[number:]))
         whole_s = max(0.0, comparison.left_s - compare_s)
-        # where an equal share is too short for anything, the first one that can win gets all there is
-        share_s, first = whole_s / len(left), screened and not runs and len(left) > 1
+        share_s, first = whole_s / len(left), bool(screened) and not runs
         try:
-            runs[label], interrupted = _in_time(comparison, label, share_s, whole_s, takes_all=bool(first))
+            runs[label], interrupted = _in_time(comparison, label, share_s, whole_s, takes_all=first)
         except (UsageError, ModelError, TargetError) as error:
             if not screened or (not runs and label == left[-1]):
-                raise _of_target(
-                    label, error, comparison.asked.config.budget_s, whole_s if first else share_s
-                ) from error
+                raise _of_target(label, error, comparison.asked.config.budget_s, share_s) from error
             why[label] = str(error)
             continue
         if interrupted:
@@ -117,8 +118,11 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
 def _in_time(
     comparison: Comparison, label: str, share_s: float, most_s: float, takes_all: bool
 ) -> tuple[Figures, bool]:
-    """As :func:`_one`, with a share of ``most_s``; where that is too short, with all or the least that is not."""
-    if takes_all:
+    """As :func:`_one`, with a share of ``most_s``; where that is too short, with the least that is not.
+
+    Where an equal share is too short for anything, the first target that can win takes all there is.
+    """
+    if takes_all and share_s < most_s:
         with contextlib.suppress(UsageError):
             return _one(comparison, label, share_s)
         share_s = most_s

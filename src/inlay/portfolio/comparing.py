@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,11 @@ from inlay.data import Samples, save_feeds
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, Late, TargetError
 from inlay.files import as_file_name
+from inlay.measure.client import Worker
 from inlay.measure.journal import Fact
 from inlay.measure.own_precision import is_faster
 from inlay.measure.paired import joined
-from inlay.measure.panel import Panel, Readings
+from inlay.measure.panel import Readings, time_in_turn
 from inlay.model.guard import limited
 from inlay.portfolio import policy
 from inlay.portfolio.result import GIVEN, Cell, Table
@@ -38,6 +39,8 @@ _FLOAT32 = ""
 """In place of a target's label: the numeric reference."""
 Files = Mapping[str, Mapping[str, Artifact]]
 """Files by target and row; the first of each target is the given model."""
+_Workers = Mapping[str, Worker]
+"""The process of each target, by label."""
 _Judged = Mapping[tuple[str, str], Accuracy | str]
 """Accuracy of each file on each target by row and label, or why it does not run there."""
 
@@ -75,14 +78,18 @@ class Comparison:
         return Artifact(self.inputs.file.content.resolve(), self.inputs.file.sha256)
 
     @property
+    def end(self) -> Deadline:
+        """When the result must be written."""
+        return self.held.deadline.earlier(policy.WRITING_S)
+
+    @property
     def left_s(self) -> float:
-        """Seconds that are left before the result must be written."""
-        return max(0.0, self.held.deadline.left - policy.WRITING_S)
+        """Seconds that are left until then."""
+        return self.end.left
 
     def share(self, share: float) -> Deadline:
         """The end of work that may take such a share of what is left."""
-        end = self.held.deadline
-        return end if math.isinf(end.at) else end.within(share * self.left_s)
+        return self.held.deadline if math.isinf(self.left_s) else self.held.deadline.within(share * self.left_s)
 
     def limit_s(self) -> float:
         """Seconds that the next call of a runtime may take."""
@@ -107,10 +114,11 @@ class Comparison:
     def _screened(self) -> dict[str, float | str]:
         self.held.stage(f"time the given model on {', '.join(self.specs)}")
         end = self.share(policy.SCREEN_SHARE)
-        with self._panel(self.specs) as panel:
-            files = {label: {GIVEN: self.given} for label in panel.workers}
-            readings = self._time(panel, files, policy.SCREEN_BLOCKS, lambda: end.left)
-            found: dict[str, float | str] = {label: str(why) for label, why in panel.unusable.items()}
+        unusable: dict[str, str] = {}
+        with self._workers(self.specs, unusable) as workers:
+            files = {label: {GIVEN: self.given} for label in workers}
+            readings = self._time(workers, files, policy.SCREEN_BLOCKS, end)
+            found: dict[str, float | str] = {**unusable}
             found.update((label, why) for (_, label), why in readings.failed.items())
             found.update((label, readings.latency_ms((row, label)) * 1e6) for row, label in readings.cells)
             for label, spec in self.specs.items():
@@ -118,7 +126,7 @@ class Comparison:
                 twin = next((other for other, theirs in self.specs.items() if theirs == exact), None)
                 if twin is None or isinstance(found[label], str) or isinstance(found[twin], str):
                     continue
-                judged = self._judged(panel, {label: files[label]}, verify=True)[GIVEN, label]
+                judged = self._judged(workers, {label: files[label]}, verify=True)[GIVEN, label]
                 if isinstance(judged, str):
                     found[label] = judged
                 elif not judged.feasible:
@@ -137,10 +145,10 @@ class Comparison:
         took_s = 0.0
         while len(rounds) < policy.PROCESSES and not (rounds and self.left_s < took_s):
             begun = self.asked.lab.clock()
-            with self._panel(files, all_usable=True) as panel:
-                judged = judged or self._judged(panel, files, verify=True)
+            with self._workers(files) as workers:
+                judged = judged or self._judged(workers, files, verify=True)
                 running = _only(files, {cell for cell, found in judged.items() if isinstance(found, Accuracy)})
-                rounds.append(self._time(panel, running, policy.BLOCKS, lambda: self.left_s))
+                rounds.append(self._time(workers, running, policy.BLOCKS, self.end))
             took_s = self.asked.lab.clock() - begun
             if rounds[-1].timing.is_exact:
                 break
@@ -150,29 +158,40 @@ class Comparison:
     def look(self, files: Files) -> Table:
         """The cells of all files that run everywhere, judged by the selection samples, in few blocks."""
         end = self.share(policy.LOOK_SHARE)
-        with self._panel(files, all_usable=True) as panel:
-            judged = self._judged(panel, files, verify=False, end=self.share(policy.JUDGING_SHARE))
+        with self._workers(files) as workers:
+            judged = self._judged(workers, files, verify=False, end=self.share(policy.JUDGING_SHARE))
             unfit = {row for (row, _), found in judged.items() if isinstance(found, str) or not found.feasible}
             running = _only(files, {(row, label) for row, label in judged if row == GIVEN or row not in unfit})
-            return _cells(self._time(panel, running, policy.LOOK_BLOCKS, lambda: end.left), judged)
+            return _cells(self._time(workers, running, policy.LOOK_BLOCKS, end), judged)
 
     @contextlib.contextmanager
-    def _panel(self, labels: Iterable[str], all_usable: bool = False) -> Iterator[Panel]:
-        """Fresh processes for these targets. Raises CompileFailed where each must be usable, and one is not."""
-        specs = {label: self.specs[label] for label in labels}
-        with Panel(specs, self.asked.lab, self.held.work, self.limit_s) as panel:
-            for label, why in panel.unusable.items() if all_usable else ():
-                raise CompileFailed(f"{label}: {why}")
-            yield panel
+    def _workers(self, labels: Iterable[str], unusable: dict[str, str] | None = None) -> Iterator[_Workers]:
+        """A fresh process for each of these targets; why one cannot be had goes into ``unusable``.
 
-    def _time(self, panel: Panel, files: Files, blocks: int, left_s: Callable[[], float]) -> Readings:
-        return panel.time(files, self._latency_feed, blocks, self.inputs.config.protocol.slot_ns, self.rng, left_s)
+        Raises:
+            CompileFailed: one cannot be had, and each must be.
+        """
+        with contextlib.ExitStack() as held:
+            workers: dict[str, Worker] = {}
+            for label in labels:
+                try:
+                    worker = self.asked.lab.start(self.specs[label], self.held.work, self.limit_s)
+                    workers[label] = held.enter_context(worker)
+                except TargetError as error:
+                    if unusable is None:
+                        raise CompileFailed(f"{label}: {error}") from error
+                    unusable[label] = str(error)
+            yield workers
 
-    def _judged(self, panel: Panel, files: Files, verify: bool, end: Deadline = NEVER) -> _Judged:
+    def _time(self, workers: _Workers, files: Files, blocks: int, end: Deadline) -> Readings:
+        slot_ns, clock = self.inputs.config.protocol.slot_ns, self.asked.lab.clock
+        return time_in_turn(workers, files, self._latency_feed, blocks, slot_ns, self.rng, lambda: end.left, clock)
+
+    def _judged(self, workers: _Workers, files: Files, verify: bool, end: Deadline = NEVER) -> _Judged:
         """Accuracy of each file on each target, or why it does not run there.
 
         Args:
-            panel: where they run.
+            workers: where they run.
             files: by target and row.
             verify: by samples that nothing has seen, where there are enough of them; otherwise by those that the
                 searches looked at.
@@ -187,10 +206,10 @@ class Comparison:
                 if row != GIVEN and not end.left:
                     found[row, label] = "there was no time to judge it"
                     continue
-                reference, confidence = self._reference(panel, label, part), None if verify else UNCHECKED
+                reference, confidence = self._reference(workers[label], label, part), None if verify else UNCHECKED
                 judge = Judge(reference, self._parts[part], config.bound, self.inputs.metric, confidence)
                 try:
-                    judged = judge.judge(panel.workers[label].run(files[label][row], self._feeds[part]))
+                    judged = judge.judge(workers[label].run(files[label][row], self._feeds[part]))
                 except TargetError as error:
                     found[row, label] = str(error)
                     continue
@@ -198,19 +217,19 @@ class Comparison:
                 found[row, label] = replace(judged, feasible=True, reason="") if stays else judged
         return found
 
-    def _reference(self, panel: Panel, label: str, part: str) -> Sequence[Outputs]:
+    def _reference(self, worker: Worker, label: str, part: str) -> Sequence[Outputs]:
         """The given model's outputs that others are compared with: in float32, as far as the model runs so."""
         exact = self.others is not None or OwnPrecision.of(create(self.specs[label])) is not None
-        on = _FLOAT32 if exact else label
+        on, feeds = _FLOAT32 if exact else label, self._feeds[part]
         if (on, part) not in self._references:
-            self._references[on, part] = self._outputs(panel, label, part, exact)
+            try:
+                found = self.in_float32(feeds) if exact else worker.run(self.given, feeds)
+            except TargetError:
+                if not exact:
+                    raise
+                found = worker.run(self.given, feeds)  # of operators that only a target knows
+            self._references[on, part] = found
         return self._references[on, part]
-
-    def _outputs(self, panel: Panel, label: str, part: str, exact: bool) -> Sequence[Outputs]:
-        if exact:
-            with contextlib.suppress(TargetError):  # of operators that only a target knows
-                return self.in_float32(self._feeds[part])
-        return panel.workers[label].run(self.given, self._feeds[part])
 
     @cached_property
     def _latency_feed(self) -> Path:

@@ -186,11 +186,10 @@ class _Fleet:
         while (chosen := next_slice([*map(self._progressed, self._entries)], self._held.deadline.left)) is not None:
             entry = self._entries[chosen.number]
             progress = self._held.hears(f"[{chosen.number + 1}/{len(self._entries)}] {entry.name}")
-            progress.stage(
-                "without a time limit" if math.isinf(chosen.total_s) else f"up to {chosen.total_s:.0f} s in all"
-            )
+            limit = "without a time limit" if math.isinf(chosen.total_s) else f"up to {chosen.total_s:.0f} s in all"
+            progress.stage(limit)
             try:
-                self._slice(entry, chosen.total_s, progress)
+                state = self._slice(entry, chosen.total_s, progress)
             except TooShort as error:
                 self._least_s[entry.name] = error.least_s
                 if entry.most_s < error.least_s:
@@ -199,6 +198,8 @@ class _Fleet:
                 self._failed[entry.name] = str(error)
             except Exception as error:  # what nobody foresaw in one run must not end the others
                 self._failed[entry.name] = " ".join(f"{type(error).__name__}: {error}".split())
+            else:
+                self._states[entry.name] = self._held.journal.record_fact(RUN.of(entry.name), state)
             if entry.name in self._failed:
                 progress.stage(f"failed: {self._failed[entry.name]}")
 
@@ -206,8 +207,8 @@ class _Fleet:
         state, least_s = self._states[entry.name], self._least_s.get(entry.name, 0.0)
         return Progressed(state.slices, least_s, entry.most_s, bool(state.done) or entry.name in self._failed)
 
-    def _slice(self, entry: Entry, total_s: float, progress: Progress) -> None:
-        """Give a run time until it has had so many seconds in all, and record what it found."""
+    def _slice(self, entry: Entry, total_s: float, progress: Progress) -> RunState:
+        """Give a run time until it has had so many seconds in all; what is then known of it."""
         before, folder = self._states[entry.name], self._folder(entry)
         (had_s, gain), first = before.had, not before.slices
         options = {**entry.options, "out": folder, "budget": f"{math.ceil(total_s)}s", "progress": progress}
@@ -218,10 +219,9 @@ class _Fleet:
             raise KeyboardInterrupt
         figures, spent_s = Figures.of(result), max(spent_in(folder / "run.sqlite"), had_s)
         done = figures.stopped_because if _done(figures, spent_s - had_s, total_s - had_s) else ""
-        state = RunState(before.digest, (*before.slices, (spent_s, max(figures.gain, gain))), done, figures)
         if first:
             self._learn(entry)
-        self._states[entry.name] = self._held.journal.record_fact(RUN.of(entry.name), state)
+        return RunState(before.digest, (*before.slices, (spent_s, max(figures.gain, gain))), done, figures)
 
     def _pool(self, entry: Entry) -> Path:
         return self._held.out / f"patterns-{as_file_name(entry.target)}.yaml"

@@ -15,7 +15,7 @@ from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, TableScorer, in_process
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.data import Samples, StressSet, bound, evenly_spaced, input_specs
+from inlay.data import Samples, StressSet, bound, input_specs
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
@@ -145,7 +145,7 @@ def without_outliers(session: Session, prepared: PreparedModel) -> PreparedModel
         kept = inputs.qdq_baseline is not None and config.keep_qparams
         barred = prepared.extraction is not None or kept or samples.kind == "random"
         count = session.plan.samples(len(samples), session.costs)
-        some = samples.part(evenly_spaced([*range(len(samples))], count))
+        some = samples.evenly(count)
         if barred:
             return {}
         deadline = session.plan.equalization(session.costs, config)

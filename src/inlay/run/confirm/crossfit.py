@@ -20,7 +20,7 @@ import numpy as np
 
 from inlay.calibrate.observe import observe
 from inlay.calibrate.table_search import on_other_samples
-from inlay.data import Samples, evenly_spaced
+from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.errors import InlayError
 from inlay.model.guard import limited
@@ -138,7 +138,7 @@ class CrossFit:
             if not until.fits(seconds):
                 in_time = False
                 break
-            samples = fold.judged.part(evenly_spaced([*range(len(fold.judged))], missing))
+            samples = fold.judged.evenly(missing)
             try:
                 made = model
                 if fold.ranges is not None and placement is not None:
