@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -335,6 +336,26 @@ class Capabilities:
         rules = target.rules().up_to(max_opset).in_type(quant_type)
         passes = (r for r in target.float_rewrites() if max_opset is None or r.opset <= max_opset)
         return cls(rules, tuple(passes), tuple(target.rewrites()), max_opset)
+
+
+class StatesCapabilities(ABC):
+    """A target that states what it runs and its rewrites as one value."""
+
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What it runs in low precision, and its rewrites."""
+
+    def rules(self) -> Rules:
+        """What it runs in low precision."""
+        return self.capabilities().rules
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """Rewrites of the float model that suit its kernels."""
+        return self.capabilities().float_rewrites
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """Rewrites of quantized operators that suit its kernels."""
+        return self.capabilities().rewrites
 
 
 OptionValue = str | int | float | bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def cpu_name() -> str:
     """The processor's name for people."""
     found = next((text for name, text in _entries() if name == "model name"), "")
     return found or platform.processor() or "unknown"
+
+
+def cpu_facts(isa: Sequence[str] = ()) -> dict[str, str]:
+    """What a fingerprint says of the processor; of its ISA flags those in ``isa``, that kernels choose by."""
+    told = {"isa": " ".join(f for f in isa if f in cpu_flags())} if isa else {}
+    return {"machine": platform.machine(), "cpu": cpu_name(), **told, "cores": str(os.cpu_count())}
+
+
+def require_threads(threads: int) -> None:
+    """Raise UsageError for less than no threads; 0 lets a runtime choose."""
+    if threads < 0:
+        raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
 
 
 def refuse_idle_threads(threads: int) -> None:

@@ -1,9 +1,11 @@
-"""The file of a model as targets need it that run it through files or another program: signature, checks, reference."""
+"""A model's file as targets need it that run it through files or another program, and what is built of it by shapes."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import onnx
@@ -13,6 +15,11 @@ from inlay.model.native import NativeSession
 from inlay.model.store import external_locations
 from inlay.targets.attribution import Names
 from inlay.targets.base import Feed
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Of each input, by name."""
+Built = TypeVar("Built")
+"""What a runtime makes of a model."""
 
 
 class ModelFile:
@@ -61,7 +68,7 @@ class ModelFile:
         """Whether all dimensions of all inputs are fixed."""
         return all(None not in dims for dims in self.inputs.values())
 
-    def shapes(self, feed: Feed) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def shapes(self, feed: Feed) -> Shapes:
         """The shapes of a feed's inputs. Raises RunFailed where they are not those of the model."""
         found = []
         for name, dims in self.inputs.items():
@@ -82,3 +89,47 @@ class ModelFile:
             except CompileFailed as error:
                 raise RunFailed(str(error)) from error
         return self._session.run(feed)
+
+
+class BuiltByShapes(ABC, Generic[Built]):
+    """An executable of a runtime that builds models for fixed shapes: at once, or for those of its first inputs.
+
+    Attributes:
+        file: of the model.
+
+    Raises:
+        CompileFailed: a model of fixed shapes cannot be built.
+    """
+
+    def __init__(self, file: ModelFile) -> None:
+        self.file = file
+        self._built: dict[Shapes, Built] = {}
+        self._closed = False
+        if file.is_static:
+            try:
+                self._built[()] = self._build(())
+            except BaseException:
+                self.close()
+                raise
+
+    @abstractmethod
+    def _build(self, shapes: Shapes) -> Built:
+        """Build the model for ``shapes``, or as it is where these are none. Raises CompileFailed."""
+
+    def close(self) -> None:
+        """Drop everything that was built; calling it twice is fine."""
+        self._closed = True
+        self._built.clear()
+
+    def _ready(self, feed: Feed) -> Built:
+        """What is built for the shapes of ``feed``. Raises RunFailed."""
+        if self._closed:
+            raise RunFailed("the model was closed")
+        shapes = self.file.shapes(feed)
+        key = () if self.file.is_static else shapes
+        if key not in self._built:
+            try:
+                self._built[key] = self._build(key)
+            except CompileFailed as error:
+                raise RunFailed(str(error)) from error
+        return self._built[key]

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,11 +19,9 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed
 from inlay.model.native import runtime_message
-from inlay.model.normalize import FloatRewrite
-from inlay.quant.rewrite import Rewrite
 from inlay.space.recipe import WEIGHTED
 from inlay.space.rules import Rules
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
 from inlay.targets.onnxruntime.rules import OPS
 from inlay.types import QType
 
@@ -36,7 +33,7 @@ _PROFILE_STREAM = 1  # of the noise of profiles
 _BUILD_S = 0.05  # seconds that building a model would take
 
 
-class NullTarget:
+class NullTarget(StatesCapabilities):
     """The cost model.
 
     Args:
@@ -72,18 +69,10 @@ class NullTarget:
         facts.update({"wide": "True"} if self.wide else {})
         return Fingerprint(self.name, facts)
 
-    def rules(self) -> Rules:
-        """The same operators as ONNX Runtime on x86, so that placements look alike."""
+    def capabilities(self) -> Capabilities:
+        """The operators of ONNX Runtime on x86, so that placements look alike; every form costs what its nodes cost."""
         fast = {QType.UINT16: frozenset(WEIGHTED)} if self.wide else {}
-        return Rules(activation=QType.UINT8, ops=OPS, fast=fast)
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """None: every form of a model costs what its nodes cost."""
-        return ()
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None, for the same reason."""
-        return ()
+        return Capabilities(Rules(activation=QType.UINT8, ops=OPS, fast=fast))
 
     def compile(self, model: Artifact) -> NullExecutable:
         """Price the model. Raises CompileFailed when it is not a valid model."""

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from inlay.model.graph import build_graph
-from inlay.targets.openvino.passes.counted_padding import leave_padding_out
+from inlay.targets.openvino.passes import leave_padding_out
 from inlay.targets.openvino.rules import OPS
 
 LENGTH = 3000

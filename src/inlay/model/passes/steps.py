@@ -45,17 +45,6 @@ def is_over_last_axis(node: ir.Node) -> bool:
     return axes == [-1] or (rank is not None and axes == [rank - 1])
 
 
-def with_number(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """The two inputs of an Add, Mul or Div one of which is one constant number: the other one, and the number."""
-    if node.domain not in ("", "ai.onnx") or len(node.inputs) != 2:
-        return None
-    for slot in (0, 1):
-        value, number = node.inputs[slot], number_of(node.inputs[1 - slot])
-        if value is not None and number is not None:
-            return value, number
-    return None
-
-
 def number_of(value: ir.Value | None) -> float | None:
     """A floating constant of one element that widens nothing."""
     array = constant_of(value)

@@ -13,10 +13,16 @@ import numpy as np
 
 from inlay.errors import CompileFailed, DataError, RunFailed, UsageError
 from inlay.files import read_bytes, scratch_folder
-from inlay.model.normalize import FloatRewrite
-from inlay.quant.rewrite import Rewrite
-from inlay.space.rules import Rules
-from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, Lack, TargetSpec
+from inlay.targets.base import (
+    Artifact,
+    Capabilities,
+    Feed,
+    Fingerprint,
+    KernelTime,
+    Lack,
+    StatesCapabilities,
+    TargetSpec,
+)
 from inlay.targets.command.layers import read_layers
 from inlay.targets.command.protocol import (
     Conversation,
@@ -33,7 +39,7 @@ from inlay.targets.registry import create
 _LACKS: dict[str, Lack] = {"latency": "latency", "outputs": "accuracy", "profile": "profile"}
 
 
-class CommandTarget:
+class CommandTarget(StatesCapabilities):
     """A runtime behind a program that prints JSON; :mod:`.protocol` is what the two say to each other.
 
     The program is started in workers only, and never because a model, a recipe or a journal names it: making this
@@ -84,17 +90,9 @@ class CommandTarget:
         kind = {"kind": "estimate"} if self.deterministic else {}
         return Fingerprint(self.name, {**kind, **self.description.facts, **facts})
 
-    def rules(self) -> Rules:
-        """Those of the named target, or of the file."""
-        return self._capabilities.rules
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """Those of the named target."""
-        return self._capabilities.float_rewrites
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """Those of the named target."""
-        return self._capabilities.rewrites
+    def capabilities(self) -> Capabilities:
+        """Those of the named target, or the rules of the file."""
+        return self._capabilities
 
     def compile(self, model: Artifact) -> CommandExecutable:
         """Have the program build the model, or check that it is a valid one where it cannot. Raises CompileFailed."""

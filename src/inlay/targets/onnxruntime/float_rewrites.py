@@ -10,15 +10,17 @@ from functools import partial
 from inlay.model.normalize import FloatRewrite
 from inlay.model.passes.half import widen_halves
 from inlay.targets.onnxruntime.passes.attention import ATTENTION_OPSET, gather_attention
-from inlay.targets.onnxruntime.passes.average_pool import averagepool_to_conv
-from inlay.targets.onnxruntime.passes.batch_norm import batchnorm_to_conv
 from inlay.targets.onnxruntime.passes.broadcast_constants import write_out_constants
 from inlay.targets.onnxruntime.passes.gemm import gather_gemm
-from inlay.targets.onnxruntime.passes.hard_swish import spell_out_hardswish
-from inlay.targets.onnxruntime.passes.lrn import spell_out_lrn
-from inlay.targets.onnxruntime.passes.prelu import spell_out_prelu
-from inlay.targets.onnxruntime.passes.skip_normalization import keep_additions_apart
-from inlay.targets.onnxruntime.passes.spatial_mean import mean_to_pool
+from inlay.targets.onnxruntime.passes.respelled import (
+    averagepool_to_conv,
+    batchnorm_to_conv,
+    keep_additions_apart,
+    mean_to_pool,
+    spell_out_hardswish,
+    spell_out_lrn,
+    spell_out_prelu,
+)
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused_apart
 from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid

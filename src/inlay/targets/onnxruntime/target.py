@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,19 +11,16 @@ import onnx
 import onnxruntime as ort
 from google.protobuf.message import DecodeError
 
-from inlay.errors import CompileFailed, UsageError
+from inlay.errors import CompileFailed
 from inlay.files import scratch
-from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
-from inlay.targets.machine import cpu_flags, cpu_name, level2_bytes
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
+from inlay.targets.machine import cpu_facts, level2_bytes, require_threads
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.session import WAITING, SessionExecutable, building, infer, settings
 
 if TYPE_CHECKING:
-    from inlay.model.normalize import FloatRewrite
     from inlay.quant.plain.graph import IntegerOperator
-    from inlay.quant.rewrite import Rewrite
-    from inlay.space.rules import Rules
     from inlay.targets.preconditions import Precondition
 
 _WARM_UP = 2
@@ -72,7 +67,7 @@ def nearest_costs(has: Sequence[str], names: Iterable[str]) -> str | None:
     return max(usable)[1] if usable else None
 
 
-class OrtCpuTarget:
+class OrtCpuTarget(StatesCapabilities):
     """ONNX Runtime on this machine's CPU, with all of its graph optimizations.
 
     Args:
@@ -84,36 +79,17 @@ class OrtCpuTarget:
     deterministic = False
 
     def __init__(self, threads: int = 1) -> None:
-        if threads < 0:
-            raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
+        require_threads(threads)
         self.threads = threads
 
     def fingerprint(self) -> Fingerprint:
         """Runtime version, CPU, the ISA flags that its kernels choose by, and threads."""
-        flags = cpu_flags()
-        return Fingerprint(
-            self.name,
-            {
-                "onnxruntime": ort.__version__,
-                "machine": platform.machine(),
-                "cpu": cpu_name(),
-                "isa": " ".join(f for f in _FLAGS if f in flags),
-                "cores": str(os.cpu_count()),
-                "threads": str(self.threads),
-            },
-        )
+        facts = {"onnxruntime": ort.__version__, **cpu_facts(_FLAGS), "threads": str(self.threads)}
+        return Fingerprint(self.name, facts)
 
-    def rules(self) -> Rules:
-        """What this CPU runs in 8 bits."""
-        return capabilities_for().rules
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """All of :data:`~inlay.targets.onnxruntime.float_rewrites.FLOAT_REWRITES`."""
-        return capabilities_for().float_rewrites
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """Nonzero weight zero points, transposed convolutions, row tiling, space to depth."""
-        return capabilities_for().rewrites
+    def capabilities(self) -> Capabilities:
+        """What this CPU runs in 8 bits, and how it is written."""
+        return capabilities_for()
 
     def integer_operators(self) -> tuple[IntegerOperator, ...]:
         """All of :data:`~inlay.targets.onnxruntime.integer_operators.OPERATORS`."""

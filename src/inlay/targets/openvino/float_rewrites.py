@@ -9,11 +9,13 @@ from functools import partial
 
 from inlay.model.normalize import FloatRewrite
 from inlay.model.passes.half import widen_halves
-from inlay.targets.openvino.passes.counted_padding import leave_padding_out
-from inlay.targets.openvino.passes.dropped_axes import drop_axes_behind
-from inlay.targets.openvino.passes.short_softmax import spread_short_softmax
-from inlay.targets.openvino.passes.stacked import join_stacked
-from inlay.targets.openvino.passes.tile_rows import leave_a_rest
+from inlay.targets.openvino.passes import (
+    drop_axes_behind,
+    join_stacked,
+    leave_a_rest,
+    leave_padding_out,
+    spread_short_softmax,
+)
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused_apart
 from inlay.targets.passes.image_patches import fold_focus

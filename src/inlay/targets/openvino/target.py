@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
-from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, OwnPrecision
-from inlay.targets.machine import cpu_flags, cpu_name, is_x86
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, OwnPrecision, StatesCapabilities
+from inlay.targets.machine import cpu_facts, cpu_flags, is_x86, require_threads
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.runtime import core, message, openvino
 from inlay.targets.timing import timed
-
-if TYPE_CHECKING:
-    from inlay.model.normalize import FloatRewrite
-    from inlay.quant.rewrite import Rewrite
-    from inlay.space.rules import Rules
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "asimddp")
 _BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert"})
@@ -59,7 +53,7 @@ def capabilities() -> Capabilities:
     return Capabilities(rules_for(), float_rewrites_for(cpu_flags()), rewrites)
 
 
-class OpenVinoCpuTarget:
+class OpenVinoCpuTarget(StatesCapabilities):
     """OpenVINO on this machine's CPU.
 
     Args:
@@ -77,8 +71,7 @@ class OpenVinoCpuTarget:
     deterministic = False
 
     def __init__(self, threads: int = 1, streams: int = 1, precision: str = "default") -> None:
-        if threads < 0:
-            raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
+        require_threads(threads)
         if streams < 1:
             raise UsageError(f"streams must be 1 or more, not {streams}")
         if precision not in PRECISIONS:
@@ -97,32 +90,12 @@ class OpenVinoCpuTarget:
         Raises:
             UsageError: the extra ``openvino`` is not installed.
         """
-        flags = cpu_flags()
-        return Fingerprint(
-            self.name,
-            {
-                "openvino": openvino().get_version(),
-                "machine": platform.machine(),
-                "cpu": cpu_name(),
-                "isa": " ".join(f for f in _FLAGS if f in flags),
-                "cores": str(os.cpu_count()),
-                "threads": str(self.threads),
-                "streams": str(self.streams),
-                "precision": self.precision,
-            },
-        )
+        facts = {"openvino": openvino().get_version(), **cpu_facts(_FLAGS), "threads": str(self.threads)}
+        return Fingerprint(self.name, {**facts, "streams": str(self.streams), "precision": self.precision})
 
-    def rules(self) -> Rules:
-        """What this CPU runs in 8 bits."""
-        return capabilities().rules
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """Those of :mod:`~inlay.targets.openvino.float_rewrites` for this CPU."""
-        return capabilities().float_rewrites
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """Few groups are joined, states quantized like data, and pairs that change nothing left out."""
-        return capabilities().rewrites
+    def capabilities(self) -> Capabilities:
+        """What this CPU runs in 8 bits; few groups are joined, states quantized like data, idle pairs left out."""
+        return capabilities()
 
     def run_with(self) -> str:
         """The lines that run a model with the options that it is measured with."""

@@ -7,15 +7,18 @@ node. The tests in ``tests/targets/openvino`` show them in the runtime, and fail
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from inlay.model.graph import Graph, Node
 from inlay.quant.positions import axes_along
 from inlay.types import GRAPH_OUTPUT
 
 Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 def _once_each(find: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
@@ -99,27 +102,37 @@ def zeros_around(graph: Graph, node: Node) -> str | None:
 
 
 def _is_from_zero(graph: Graph, value: str) -> bool:
-    """Whether a value is none below zero by what computes it, so that its zero point is 0."""
+    return is_from_zero(value, graph.producer, lambda v: graph.constant(v) if v else None, _MOVES)
+
+
+def is_from_zero(
+    value: Value,
+    producer: Callable[[Value], Any],
+    constant: Callable[[Value], np.ndarray | None],
+    moves: Collection[str],
+) -> bool:
+    """Whether a value is none below zero by what computes it, so that its zero point is 0.
+
+    Args:
+        value: of any view of a graph.
+        producer: the operator that computes a value, with ``op_type`` and ``inputs``; None for none.
+        constant: the numbers of a value, if it is one.
+        moves: operators that move what their first input holds.
+    """
     left, seen = [value], {value}
     while left:
-        maker = graph.producer(left.pop())
+        maker = producer(left.pop())
         if maker is None:
             return False
-        if maker.op_type in _FROM_ZERO or _is_cut_off(graph, maker):
+        low = constant(maker.inputs[1]) if maker.op_type == "Clip" and len(maker.inputs) > 1 else None
+        if maker.op_type in _FROM_ZERO or (low is not None and float(low.min()) >= 0.0):
             continue
-        if maker.op_type != "Concat" and maker.op_type not in _MOVES:
+        if maker.op_type != "Concat" and maker.op_type not in moves:
             return False
         reads = {*(maker.inputs if maker.op_type == "Concat" else maker.inputs[:1])} - seen
         left += reads
         seen |= reads
     return True
-
-
-def _is_cut_off(graph: Graph, node: Node) -> bool:
-    """Whether a node is a Clip that leaves nothing below zero."""
-    given = node.op_type == "Clip" and len(node.inputs) > 1 and node.inputs[1]
-    low = graph.constant(node.inputs[1]) if given else None
-    return low is not None and float(low.min()) >= 0.0
 
 
 _MAXIMA = frozenset({"ReduceMax", "ReduceMin", "GlobalMaxPool"})

@@ -6,7 +6,7 @@ import importlib
 import platform
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,18 +14,12 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.files import scratch
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
-from inlay.targets.model_file import ModelFile
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
+from inlay.targets.model_file import BuiltByShapes, ModelFile, Shapes
 from inlay.targets.onnxruntime.session import infer
 from inlay.targets.ort_ep.offload import MEASURES, UNIT, Offload, offload
 from inlay.targets.ort_ep.providers import CPU, Provider, parse_options
 
-if TYPE_CHECKING:
-    from inlay.model.normalize import FloatRewrite
-    from inlay.quant.rewrite import Rewrite
-    from inlay.space.rules import Rules
-
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 _PROVIDER = "QNNExecutionProvider"
 _ENTRIES = {"session.record_ep_graph_assignment_info": "1"}
 _EMULATED = platform.machine().lower() in ("x86_64", "amd64")
@@ -55,7 +49,7 @@ def qnn() -> Any:
         ) from error
 
 
-class QnnHtpTarget:
+class QnnHtpTarget(StatesCapabilities):
     """An HTP: what it computes is emulated or real, and no times are told, since emulated cycles vary by half.
 
     The objective is how much stays on the NPU (:mod:`.offload`): operators and bytes on the host or in float,
@@ -93,21 +87,12 @@ class QnnHtpTarget:
             },
         )
 
-    def rules(self) -> Rules:
-        """What it runs in 8 bits."""
+    def capabilities(self) -> Capabilities:
+        """What it runs in 8 bits, and operators that stay on the NPU as a whole."""
+        from inlay.targets.ort_ep.htp_float_rewrites import FLOAT_REWRITES
         from inlay.targets.ort_ep.htp_rules import RULES
 
-        return RULES
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """Operators that stay on the NPU as a whole."""
-        from inlay.targets.ort_ep.htp_float_rewrites import FLOAT_REWRITES
-
-        return FLOAT_REWRITES
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None."""
-        return ()
+        return Capabilities(RULES, FLOAT_REWRITES)
 
     def compile(self, model: Artifact) -> QnnHtpExecutable:
         """Partition and build a model. Raises CompileFailed."""
@@ -133,7 +118,7 @@ class _Program:
         self.offload: Offload = offload(proto, host, partitions)
 
 
-class QnnHtpExecutable:
+class QnnHtpExecutable(BuiltByShapes[_Program]):
     """A model partitioned between HTP and host.
 
     What holds no Q/DQ nodes runs on the host: it counts as the host's either way, and the emulator would take minutes.
@@ -149,25 +134,21 @@ class QnnHtpExecutable:
 
     def __init__(self, provider: Provider, artifact: Artifact) -> None:
         self._provider, self._artifact = provider, artifact
-        self._file: ModelFile | None = ModelFile(artifact.path)
+        file = ModelFile(artifact.path)
         nodes = onnx.load(str(artifact.path), load_external_data=False).graph.node
         self._is_float = all(n.op_type != "DequantizeLinear" for n in nodes)
-        self._by_shapes: dict[Shapes, _Program] = {}
-        if self._file.is_static:
-            self._by_shapes[_static(self._file)] = _Program(provider, artifact, self._is_float)
+        super().__init__(file)
 
     @property
     def offload(self) -> Offload:
         """Where its operators run, for the first shapes. Raises RunFailed where none have been seen."""
-        if not self._by_shapes:
+        if not self._built:
             raise RunFailed("the model was closed, or has not run yet")
-        return next(iter(self._by_shapes.values())).offload
+        return next(iter(self._built.values())).offload
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name, with the NPU's arithmetic. Raises RunFailed."""
-        program = self._ready(feed)
-        assert self._file is not None
-        return dict(zip(self._file.outputs, infer(program.session, feed), strict=True))
+        return dict(zip(self.file.outputs, infer(self._ready(feed).session, feed), strict=True))
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """The model's points, which are no time, ``repeats`` times: shape (repeats,), int64. Raises RunFailed."""
@@ -177,30 +158,16 @@ class QnnHtpExecutable:
         """The points of every operator, conversion and partition; they add up to :meth:`time`. Raises RunFailed."""
         return list(self._ready(feed).offload.kernels)
 
-    def close(self) -> None:
-        """Drop everything that was built."""
-        self._file = None
-        self._by_shapes.clear()
-
-    def _ready(self, feed: Feed) -> _Program:
-        if self._file is None:
-            raise RunFailed("the model was closed")
-        shapes = self._file.shapes(feed)
-        if shapes not in self._by_shapes:
-            with scratch() as folder:
-                path = folder / self._artifact.path.name
-                try:
-                    onnx.save(_with_shapes(onnx.load(str(self._artifact.path)), dict(shapes)), path)
-                    self._by_shapes[shapes] = _Program(
-                        self._provider, Artifact(path, self._artifact.digest), self._is_float
-                    )
-                except (CompileFailed, OSError, ValueError) as error:
-                    raise RunFailed(f"it cannot be built for the shapes of these inputs: {error}") from error
-        return self._by_shapes[shapes]
-
-
-def _static(file: ModelFile) -> Shapes:
-    return tuple((name, tuple(d or 0 for d in dims)) for name, dims in file.inputs.items())
+    def _build(self, shapes: Shapes) -> _Program:
+        if not shapes:
+            return _Program(self._provider, self._artifact, self._is_float)
+        with scratch() as folder:
+            path = folder / self._artifact.path.name
+            try:
+                onnx.save(_with_shapes(onnx.load(str(self._artifact.path)), dict(shapes)), path)
+                return _Program(self._provider, Artifact(path, self._artifact.digest), self._is_float)
+            except (CompileFailed, OSError, ValueError) as error:
+                raise CompileFailed(f"it cannot be built for the shapes of these inputs: {error}") from error
 
 
 def _with_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:

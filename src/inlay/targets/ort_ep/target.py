@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from typing import TYPE_CHECKING, Any
-
 import onnxruntime as ort
 
 from inlay.errors import RunFailed, UsageError
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack, TargetSpec
-from inlay.targets.machine import cpu_name
+from inlay.targets.base import (
+    Artifact,
+    Capabilities,
+    Feed,
+    Fingerprint,
+    KernelTime,
+    Lack,
+    StatesCapabilities,
+    TargetSpec,
+)
+from inlay.targets.machine import cpu_facts, require_threads
 from inlay.targets.onnxruntime.session import SessionExecutable
 from inlay.targets.ort_ep.providers import Provider, parse_options
 
-if TYPE_CHECKING:
-    from inlay.model.normalize import FloatRewrite
-    from inlay.quant.rewrite import Rewrite
-    from inlay.space.rules import Rules
 
-
-class OrtEpTarget:
+class OrtEpTarget(StatesCapabilities):
     """An execution provider of ONNX Runtime, with the CPU for what it does not take.
 
     Args:
@@ -42,8 +42,7 @@ class OrtEpTarget:
     def __init__(
         self, provider: str, library: str = "", options: str = "", rules: str = "ort-cpu", threads: int = 1
     ) -> None:
-        if threads < 0:
-            raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
+        require_threads(threads)
         if rules == self.name:
             raise UsageError(f"--target-option rules={rules}: name another target")
         self._given, self._plugin, self._options = provider, library, parse_options(options)
@@ -67,26 +66,16 @@ class OrtEpTarget:
                 "provider": found.name,
                 "plugin": found.version,
                 "options": ",".join(f"{k}={v}" for k, v in sorted(found.options.items())),
-                "machine": platform.machine(),
-                "cpu": cpu_name(),
-                "cores": str(os.cpu_count()),
+                **cpu_facts(),
                 "threads": str(self.threads),
             },
         )
 
-    def rules(self) -> Rules:
-        """Those of the target that the option ``rules`` names."""
+    def capabilities(self) -> Capabilities:
+        """The rules of the target that the option names; what suits one provider's kernels need not suit another's."""
         from inlay.targets.registry import create
 
-        return create(TargetSpec(self._rules)).rules()
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """None: what suits one provider's kernels need not suit another's."""
-        return ()
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None, for the same reason."""
-        return ()
+        return Capabilities(create(TargetSpec(self._rules)).rules())
 
     def compile(self, model: Artifact) -> OrtEpExecutable:
         """Build a session. Raises CompileFailed, and UsageError where the provider is not there."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.errors import UsageError
-from inlay.targets.base import Artifact, Fingerprint, Lack
+from inlay.targets.base import Artifact, Capabilities, Fingerprint, Lack, StatesCapabilities
 from inlay.targets.command.protocol import Description, Program
 from inlay.targets.command.target import CommandExecutable
 from inlay.targets.machine import cpu_name
@@ -19,17 +19,13 @@ from inlay.targets.ort_web.install import install as _install
 if TYPE_CHECKING:
     import onnx
 
-    from inlay.model.normalize import FloatRewrite
-    from inlay.quant.rewrite import Rewrite
-    from inlay.space.rules import Rules
-
 _COSTS = Path(__file__).parent / "costs.json"
 """A cost table, as ``inlay calibrate-machine`` wrote it."""
 _LIMIT_S = 600.0  # seconds that one request may take
 _MACHINE = "wasm32"  # neither x86 nor Arm: no kernel of the CPU's own, and no sums that saturate
 
 
-class OrtWebTarget:
+class OrtWebTarget(StatesCapabilities):
     """ONNX Runtime Web in Node: WebAssembly with SIMD, as browsers run it.
 
     Each resident model has a Node process of its own, which answers until it is dropped.
@@ -66,26 +62,18 @@ class OrtWebTarget:
         facts = {"runtime": f"onnxruntime-web {version()}", "cpu": cpu_name()}
         return Fingerprint(self.name, {**facts, **self._description.facts})
 
-    def rules(self) -> Rules:
-        """Those of ONNX Runtime on a CPU without kernels of its own: the graph is optimized by the same code.
+    def capabilities(self) -> Capabilities:
+        """The rules of ONNX Runtime on a CPU without kernels of its own: the graph is optimized by the same code.
 
-        What is in integers only as the CPU's rewrites write it stays in float.
+        What is in integers only as the CPU's rewrites write it stays in float. Of the rewrites, measured on the CPU's
+        kernels, those are left that keep operators in float, and tables from being dequantized whole.
         """
+        from inlay.targets.onnxruntime.rewrites import FloatKernel, FloatWeight, QuantizedTable
         from inlay.targets.onnxruntime.rules import WRITTEN_AS, rules_for
 
         rules = rules_for(_MACHINE, frozenset())
         own = {op_type: row for op_type, row in rules.ops.items() if op_type not in WRITTEN_AS}
-        return replace(rules, ops=own)
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """None: those of the CPU were measured on its kernels."""
-        return ()
-
-    def rewrites(self) -> tuple[Rewrite, ...]:
-        """What keeps operators in float, and tables from being dequantized whole; for the same reason no others."""
-        from inlay.targets.onnxruntime.rewrites import FloatKernel, FloatWeight, QuantizedTable
-
-        return FloatWeight(), FloatKernel(), QuantizedTable()
+        return Capabilities(replace(rules, ops=own), (), (FloatWeight(), FloatKernel(), QuantizedTable()))
 
     def compile(self, model: Artifact) -> CommandExecutable:
         """Have a Node process of its own build the model. Raises CompileFailed, UsageError."""

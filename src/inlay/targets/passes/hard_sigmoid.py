@@ -11,15 +11,36 @@ import math
 
 import onnx_ir as ir
 
-from inlay.model.passes.steps import is_standard, number_of, sole_use, with_number
+from inlay.model.passes.patterns import Match, Number, OneOf, Op, Pattern, Value, match, put_in_place
+from inlay.model.passes.steps import number_of
 
 _HARDSWISH_OPSET = 14
 
 
+def _over_high(pattern: Pattern) -> Pattern:
+    whole, share = Number(lambda numbers: numbers["high"]), Number(lambda numbers: 1.0 / numbers["high"])
+    return OneOf(Op("Div", pattern, whole), Op("Mul", pattern, share))
+
+
+def _is_positive(clip: ir.Node) -> bool:
+    return len(clip.inputs) > 2 and (number_of(clip.inputs[2]) or 0.0) > 0.0
+
+
+def _is_usual(gate: ir.Node) -> bool:
+    slope, shift = (gate.attributes.get_float(n, d) for n, d in (("alpha", 0.2), ("beta", 0.5)))
+    return math.isclose(slope, 1 / 6, rel_tol=1e-4) and math.isclose(shift, 0.5, rel_tol=1e-4)
+
+
+_X, _FACTOR = Value("x"), Value("factor")
+_SHIFTED = Op("Add", _X, Number(name="shift"))
+_CLIP = Op("Clip", _SHIFTED, Number(0.0), Number(name="high"), test=_is_positive)
+_GATE = OneOf(_over_high(_CLIP), _over_high(Op("Mul", _CLIP, _FACTOR)), Op("Mul", _CLIP, _over_high(_FACTOR)))
+_SWISH = Op("Mul", _X, Op("HardSigmoid", _X, test=_is_usual))
+
+
 def gather_hardsigmoid(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each such chain whose parts nothing else reads."""
-    clips = [n for n in model.graph if is_standard(n, "Clip")]
-    return model, sum(_gather(model.graph, clip) for clip in clips)
+    return model, sum(_gather(model.graph, node) for node in list(model.graph))
 
 
 def gather_hardswish(model: ir.Model) -> tuple[ir.Model, int]:
@@ -27,87 +48,23 @@ def gather_hardswish(model: ir.Model) -> tuple[ir.Model, int]:
     if (model.graph.opset_imports.get("", 0) or 0) < _HARDSWISH_OPSET:
         return model, 0
     model, gathered = gather_hardsigmoid(model)
-    gates = [n for n in model.graph if is_standard(n, "HardSigmoid")]
-    return model, gathered + sum(_join(model.graph, gate) for gate in gates)
+    swishes = [m for node in list(model.graph) if (m := match(_SWISH, node)) is not None]
+    for swish in swishes:
+        put_in_place(model.graph, swish.nodes, "HardSwish", [swish.values["x"]], {})
+    return model, gathered + len(swishes)
 
 
-def _join(graph: ir.Graph, gate: ir.Node) -> bool:
-    x, product = gate.inputs[0], _only_reader(gate.outputs[0])
-    slope, shift = (gate.attributes.get_float(n, d) for n, d in (("alpha", 0.2), ("beta", 0.5)))
-    if product is None or not is_standard(product, "Mul") or not any(v is x for v in product.inputs):
+def _gather(graph: ir.Graph, node: ir.Node) -> bool:
+    """Put ``HardSigmoid(x)``, times a factor where there is one, in place of the chain that ``node`` ends."""
+    found: Match | None = match(_GATE, node) if node.graph is graph else None
+    if found is None or found.values["x"].dtype not in (None, ir.DataType.FLOAT):
         return False
-    if not math.isclose(slope, 1 / 6, rel_tol=1e-4) or not math.isclose(shift, 0.5, rel_tol=1e-4):
-        return False
-    output = product.outputs[0]
-    result = ir.Value(name=output.name, type=output.type, shape=output.shape)
-    graph.insert_before(product, [ir.node("HardSwish", [x], outputs=[result], name=product.name)])
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
-    graph.remove([gate, product], safe=True)
-    return True
-
-
-def _gather(graph: ir.Graph, clip: ir.Node) -> bool:
-    shifted, reader = _only_producer(clip.inputs[0]), _only_reader(clip.outputs[0])
-    low, high = (number_of(v) for v in (*clip.inputs[1:3], None, None)[:2])
-    if shifted is None or shifted.op_type != "Add" or reader is None or low != 0.0 or high is None or not high > 0.0:
-        return False
-    found = with_number(shifted)
-    if found is None or found[0].dtype not in (None, ir.DataType.FLOAT):
-        return False
-    x, shift = found
-    chain, factor = [shifted, clip, reader], None
-    if not _divides(reader, clip.outputs[0], high):
-        factor = next((v for v in reader.inputs if v is not clip.outputs[0]), None)
-        if not is_standard(reader, "Mul") or factor is None:
-            return False
-        behind, before = _only_reader(reader.outputs[0]), _only_producer(factor)
-        inner = None if before is None else with_number(before)
-        if behind is not None and _divides(behind, reader.outputs[0], high):  # factor * Clip(...) / h
-            chain.append(behind)
-        elif before is not None and inner is not None and _divides(before, inner[0], high):  # factor / h * ...
-            chain.insert(0, before)
-            factor = inner[0]
-        else:
-            return False
-    _replace(graph, chain, x, shift / high, 1.0 / high, factor)
-    return True
-
-
-def _replace(
-    graph: ir.Graph, chain: list[ir.Node], x: ir.Value, beta: float, alpha: float, factor: ir.Value | None
-) -> None:
-    """Put ``HardSigmoid(x)``, times ``factor`` where there is one, in place of the chain's last operator."""
-    last = chain[-1]
-    output, numbers = last.outputs[0], {"alpha": alpha, "beta": beta}
-    result = ir.Value(name=output.name, type=output.type, shape=output.shape)
+    x, factor, high = found.values["x"], found.values.get("factor"), found.numbers["high"]
+    numbers = {"alpha": 1.0 / high, "beta": found.numbers["shift"] / high}
     if factor is None:
-        made = [ir.node("HardSigmoid", [x], numbers, outputs=[result], name=last.name)]
-    else:
-        gate = ir.Value(name=f"{last.name}_gate_value", type=x.type, shape=x.shape)
-        made = [
-            ir.node("HardSigmoid", [x], numbers, outputs=[gate], name=f"{last.name}_gate"),
-            ir.node("Mul", [factor, gate], outputs=[result], name=last.name),
-        ]
-    graph.insert_before(last, made)
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
-    graph.remove(chain, safe=True)
-
-
-def _divides(node: ir.Node, value: ir.Value, high: float) -> bool:
-    """Whether ``node`` is ``value`` over ``high``."""
-    found = with_number(node)
-    if found is None or found[0] is not value:
-        return False
-    divided = node.op_type == "Div" and node.inputs[0] is value and math.isclose(found[1], high, rel_tol=1e-4)
-    scaled = node.op_type == "Mul" and math.isclose(found[1] * high, 1.0, rel_tol=1e-4)
-    return divided or scaled
-
-
-def _only_producer(value: ir.Value | None) -> ir.Node | None:
-    """The operator that computes ``value``, where nothing but one other reads it."""
-    return None if value is None or sole_use(value) is None else value.producer()
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    use = sole_use(value)
-    return None if use is None else use[0]
+        put_in_place(graph, found.nodes, "HardSigmoid", [x], numbers)
+        return True
+    gate = ir.Value(name=f"{node.name}_gate_value", type=x.type, shape=x.shape)
+    graph.insert_before(node, ir.node("HardSigmoid", [x], numbers, outputs=[gate], name=f"{node.name}_gate"))
+    put_in_place(graph, found.nodes, "Mul", [factor, gate], {})
+    return True

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import (
-    add_constant,
-    constant_of,
-    is_over_last_axis,
-    is_standard,
-    sole_use,
-    squared_by,
-    with_number,
-)
-from inlay.targets.passes.gathering import gather, put_in_place
+from inlay.model.passes.opset import raise_opset
+from inlay.model.passes.patterns import Number, OneOf, Op, Value, match, put_in_place
+from inlay.model.passes.steps import add_constant, constant_of, is_over_last_axis, is_standard, sole_use
 
 LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR = 17, 8
 """The first opset with the operator, and its IR version."""
@@ -47,50 +40,39 @@ class _Chain:
     bias: np.ndarray | None = None
 
 
+def _is_of_rows(node: ir.Node) -> bool:
+    """Whether a mean is over the last axis alone, which it keeps."""
+    return bool(node.attributes.get_int("keepdims", 1)) and is_over_last_axis(node)
+
+
+_X = Value("x")
+_CENTRED = Op("Sub", _X, Op("ReduceMean", _X, test=_is_of_rows, name="mean"))  # some exporters write it twice
+_SQUARE = OneOf(Op("Pow", _CENTRED, Number(2.0, tolerance=0.0)), Op("Mul", _CENTRED, _CENTRED))
+_VARIANCE = Op("ReduceMean", _SQUARE, test=_is_of_rows)
+_NORMALIZED = Op("Div", _CENTRED, Op("Sqrt", Op("Add", _VARIANCE, Number(name="epsilon"))))
+
+
 def gather_layer_normalization(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each such chain over the last axis whose parts nothing else reads; its factors must be constants.
 
     Args:
         model: is changed, and raised to ``LAYER_NORMALIZATION_OPSET`` where there is something to replace.
     """
-    return gather(model, _chains, _replace, LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR)
+    if not _chains(model.graph):
+        return model, 0
+    model, _ = raise_opset(model, LAYER_NORMALIZATION_OPSET)
+    model.ir_version = max(model.ir_version, LAYER_NORMALIZATION_IR)
+    chains = _chains(model.graph)
+    for chain in chains:
+        _replace(model.graph, chain)
+    return model, len(chains)
 
 
 def _chains(graph: ir.Graph) -> list[_Chain]:
-    return [chain for node in graph if is_standard(node, "Sqrt") and (chain := _chain(node)) is not None]
-
-
-def _chain(root: ir.Node) -> _Chain | None:
-    """The normalization that ``root`` belongs to, which is the square root of its variance."""
-    add = _producer(root.inputs[0], "Add")
-    found = None if add is None else with_number(add)
-    if add is None or found is None:
-        return None
-    variance, epsilon = found
-    mean_of_squares = _producer(variance, "ReduceMean")
-    if mean_of_squares is None or not _is_of_rows(mean_of_squares):
-        return None
-    square = _producer(mean_of_squares.inputs[0], "Pow", "Mul")
-    centred = None if square is None else squared_by(square)
-    taken = None if centred is None else centred.producer()
-    quotient = _reader(root.outputs[0], "Div", slot=1)
-    if square is None or taken is None or quotient is None or not is_standard(taken, "Sub"):
-        return None
-    again = quotient.inputs[0].producer() if quotient.inputs[0] is not None else None
-    x, mean = taken.inputs
-    average = None if mean is None else mean.producer()
-    if x is None or x.dtype not in (None, ir.DataType.FLOAT) or again is None or average is None:
-        return None
-    if not is_standard(again, "Sub") or list(again.inputs) != [x, mean]:  # some exporters write the difference twice
-        return None
-    if not is_standard(average, "ReduceMean") or average.inputs[0] is not x or not _is_of_rows(average):
-        return None
-    inside = (average, *dict.fromkeys((taken, again)), square, mean_of_squares, add, root, quotient)
-    if any(o.is_graph_output() for n in inside[:-1] for o in n.outputs):
-        return None
-    if any(use.node not in inside for n in inside[:-1] for use in n.outputs[0].uses()):
-        return None
-    return _with_factors(x, inside, epsilon)
+    found = [m for node in graph if (m := match(_NORMALIZED, node)) is not None]
+    plain = [m for m in found if m.values["x"].dtype in (None, ir.DataType.FLOAT)]
+    chains = (_with_factors(m.values["x"], m.nodes, m.numbers["epsilon"]) for m in plain)
+    return [chain for chain in chains if chain is not None]
 
 
 def _with_factors(x: ir.Value, nodes: tuple[ir.Node, ...], epsilon: float) -> _Chain | None:
@@ -130,19 +112,3 @@ def _replace(graph: ir.Graph, chain: _Chain) -> None:
     constants = [add_constant(graph, f"{last.name}_{what}", np.array(a, np.float32)) for what, a in arrays]
     numbers = {"axis": -1, "epsilon": chain.epsilon}
     put_in_place(graph, chain.nodes, "LayerNormalization", [chain.x, *constants], numbers)
-
-
-def _is_of_rows(node: ir.Node) -> bool:
-    """Whether a mean is over the last axis alone, which it keeps."""
-    return bool(node.attributes.get_int("keepdims", 1)) and is_over_last_axis(node)
-
-
-def _producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The operator that computes ``value`` where it is of one of these types."""
-    node = None if value is None else value.producer()
-    return node if node is not None and any(is_standard(node, t) for t in op_types) else None
-
-
-def _reader(value: ir.Value, op_type: str, slot: int) -> ir.Node | None:
-    use = sole_use(value)
-    return use[0] if use is not None and use[1] == slot and is_standard(use[0], op_type) else None

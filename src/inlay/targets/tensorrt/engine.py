@@ -13,11 +13,11 @@ import numpy as np
 from inlay.errors import CompileFailed, InlayError, RunFailed
 from inlay.files import replacing
 from inlay.targets.base import Feed
+from inlay.targets.model_file import Shapes
 from inlay.targets.tensorrt.bindings import Buffer, call, cuda, last_error, logger, tensorrt, timing_profiler
 from inlay.targets.tensorrt.reports import Clock
 
 _WARM_UP = 2  # inferences before a profile
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def load_plugins(libraries: Sequence[Path]) -> None:

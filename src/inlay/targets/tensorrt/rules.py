@@ -9,11 +9,9 @@ commutes with them, and fuses what is left into the weighted operators.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from inlay.model.normalize import FloatRewrite
-from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Needs, OpRule, Rules
+from inlay.targets.base import Capabilities, StatesCapabilities
 from inlay.targets.conditions import constant_weight, moves_activation, one_output
 from inlay.types import QType
 
@@ -64,17 +62,9 @@ RULES = Rules(
 """Biases stay in float: DQ of 32-bit integers is not taken in. Nothing goes between Conv, BatchNormalization, Relu."""
 
 
-class ExplicitQuantization:
+class ExplicitQuantization(StatesCapabilities):
     """What every way of running TensorRT takes: plain Q/DQ nodes, by one table."""
 
-    def rules(self) -> Rules:
+    def capabilities(self) -> Capabilities:
         """What explicit Q/DQ nodes make TensorRT run in INT8."""
-        return RULES
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """None."""
-        return ()
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None."""
-        return ()
+        return Capabilities(RULES)

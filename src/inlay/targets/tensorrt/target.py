@@ -8,11 +8,10 @@ import numpy as np
 
 from inlay.errors import CompileFailed, RunFailed, TargetError
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack
-from inlay.targets.model_file import ModelFile
+from inlay.targets.model_file import BuiltByShapes, ModelFile, Shapes
 from inlay.targets.tensorrt.bindings import tensorrt
 from inlay.targets.tensorrt.engine import (
     Engine,
-    Shapes,
     build,
     choose_device,
     device_name,
@@ -71,7 +70,7 @@ class TensorRtTarget(ExplicitQuantization):
         return TensorRtExecutable(model, self._cache, self.clock)
 
 
-class TensorRtExecutable:
+class TensorRtExecutable(BuiltByShapes[Engine]):
     """A model with an engine for each set of shapes that it was given.
 
     Raises:
@@ -79,47 +78,32 @@ class TensorRtExecutable:
     """
 
     def __init__(self, model: Artifact, cache: Path, clock: Clock) -> None:
-        self._model, self._cache, self._clock = ModelFile(model.path), cache, clock
-        self._engines: dict[Shapes, Engine] = {}
-        self._closed = False
-        if self._model.is_static:
-            self._build(())
+        self._cache, self._clock = cache, clock
+        super().__init__(ModelFile(model.path))
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name. Raises RunFailed."""
-        found = self._engine(feed).run(feed)
-        return {name: found[name].astype(dtype, copy=False) for name, dtype in self._model.outputs.items()}
+        found = self._ready(feed).run(feed)
+        return {name: found[name].astype(dtype, copy=False) for name, dtype in self.file.outputs.items()}
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """Nanoseconds of each inference by the target's clock. Raises RunFailed."""
-        return self._engine(feed).time(feed, repeats, self._clock)
+        return self._ready(feed).time(feed, repeats, self._clock)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """The median time of every layer, with the nodes that it was made of. Raises RunFailed."""
-        engine = self._engine(feed)
-        return kernels_of(engine.profile(feed, repeats), read_layers(engine.describe()), self._model.names)
+        engine = self._ready(feed)
+        return kernels_of(engine.profile(feed, repeats), read_layers(engine.describe()), self.file.names)
 
     def close(self) -> None:
         """Give the engines back."""
-        self._closed = True
-        while self._engines:
-            self._engines.popitem()[1].close()
+        for engine in self._built.values():
+            engine.close()
+        super().close()
 
-    def _engine(self, feed: Feed) -> Engine:
-        if self._closed:
-            raise RunFailed("the model was closed")
-        shapes = self._model.shapes(feed)
-        key: Shapes = () if self._model.is_static else shapes
-        if key not in self._engines:
-            try:
-                self._build(key)
-            except CompileFailed as error:
-                raise RunFailed(str(error)) from error
-        return self._engines[key]
-
-    def _build(self, shapes: Shapes) -> None:
+    def _build(self, shapes: Shapes) -> Engine:
         try:
-            self._engines[shapes] = Engine(build(self._model.path.resolve(), shapes, self._cache), shapes)
+            return Engine(build(self.file.path.resolve(), shapes, self._cache), shapes)
         except CompileFailed:
             raise
         except TargetError as error:

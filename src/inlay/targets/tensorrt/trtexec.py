@@ -16,7 +16,7 @@ import numpy as np
 from inlay.errors import CompileFailed, RunFailed, TargetError, UsageError
 from inlay.files import scratch_folder
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack
-from inlay.targets.model_file import ModelFile
+from inlay.targets.model_file import BuiltByShapes, ModelFile, Shapes
 from inlay.targets.process import Process
 from inlay.targets.tensorrt import reports
 from inlay.targets.tensorrt.layers import kernels_of
@@ -34,7 +34,6 @@ _OWN = frozenset(
     )
 )  # fmt: skip
 """Options that the target sets itself."""
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class TrtexecTarget(ExplicitQuantization):
@@ -179,7 +178,7 @@ class TrtexecTarget(ExplicitQuantization):
         return _checked([self._program, *arguments, *plugins], self.limit_s, kind)
 
 
-class TrtexecExecutable:
+class TrtexecExecutable(BuiltByShapes[Path]):
     """A model with an engine for each set of shapes that it was given.
 
     Raises:
@@ -190,29 +189,22 @@ class TrtexecExecutable:
     warms_up = True  # the tool does, before its first reading
 
     def __init__(self, model: Artifact, target: TrtexecTarget) -> None:
-        self._target, self._model = target, ModelFile(model.path)
-        self._folder = scratch_folder()
-        self._engines: dict[Shapes, Path] = {}
-        self._closed = False
-        if self._model.is_static:
-            try:
-                self._build(())
-            except BaseException:
-                self.close()
-                raise
+        file = ModelFile(model.path)
+        self._target, self._folder = target, scratch_folder()
+        super().__init__(file)
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name; of a safe engine those of the numeric reference. Raises RunFailed."""
-        engine = self._engine(feed)
+        engine = self._ready(feed)
         if "accuracy" in self._target.lacks:
-            return self._model.reference(feed)
+            return self.file.reference(feed)
         exported = self._folder / "outputs.json"
         self._target.infer(engine, 1, [self._inputs(feed), f"--exportOutput={exported}"])
-        return reports.read_outputs(exported, self._model.outputs)
+        return reports.read_outputs(exported, self.file.outputs)
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """Nanoseconds of each inference by the target's clock. Raises RunFailed, BadReading."""
-        engine = self._engine(feed)
+        engine = self._ready(feed)
         if "latency" in self._target.lacks:
             raise RunFailed("the arguments of trtexec skip the inference")
         if self._target.is_safe:
@@ -223,42 +215,29 @@ class TrtexecExecutable:
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """The median time of every layer, with the nodes that it was made of. Raises RunFailed, BadReading."""
-        engine = self._engine(feed)
+        engine = self._ready(feed)
         if "profile" in self._target.lacks:
             raise RunFailed("safe engines are not profiled")
         exported = self._folder / "profile.json"
         self._target.infer(engine, repeats, [self._inputs(feed), f"--exportProfile={exported}"])
         described = engine.with_suffix(".json")
         layers = reports.read_layers(described.read_text(encoding="utf8")) if described.exists() else []
-        return kernels_of(reports.read_profile(exported), layers, self._model.names)
+        return kernels_of(reports.read_profile(exported), layers, self.file.names)
 
     def close(self) -> None:
         """Remove the engines."""
-        if not self._closed:
-            self._closed = True
-            for engine in self._engines.values():
-                self._target.forget(engine)
-            shutil.rmtree(self._folder, ignore_errors=True)
+        for engine in self._built.values():
+            self._target.forget(engine)
+        super().close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _engine(self, feed: Feed) -> Path:
-        if self._closed:
-            raise RunFailed("the model was closed")
-        shapes = self._model.shapes(feed)
-        key: Shapes = () if self._model.is_static else shapes
-        if key not in self._engines:
-            try:
-                self._build(key)
-            except CompileFailed as error:
-                raise RunFailed(str(error)) from error
-        return self._engines[key]
-
-    def _build(self, shapes: Shapes) -> None:
-        engine = self._folder / f"{len(self._engines)}.engine"
-        self._target.build(self._model.path.resolve(), engine, shapes, engine.with_suffix(".json"))
-        self._engines[shapes] = engine
+    def _build(self, shapes: Shapes) -> Path:
+        engine = self._folder / f"{len(self._built)}.engine"
+        self._target.build(self.file.path.resolve(), engine, shapes, engine.with_suffix(".json"))
+        return engine
 
     def _inputs(self, feed: Feed) -> str:
-        return "--loadInputs=" + ",".join(f"{n}:{p}" for n, p in _saved(feed, self._model.inputs, self._folder).items())
+        return "--loadInputs=" + ",".join(f"{n}:{p}" for n, p in _saved(feed, self.file.inputs, self._folder).items())
 
 
 def _saved(feed: Feed, names: Mapping[str, object], folder: Path) -> dict[str, Path]:

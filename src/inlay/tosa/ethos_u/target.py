@@ -6,7 +6,6 @@ import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import astuple
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,9 +13,7 @@ import onnx
 from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError
 from inlay.model.normalize import FloatRewrite
 from inlay.model.passes.half import widen_halves
-from inlay.quant.rewrite import Rewrite
-from inlay.space.rules import Rules
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
 from inlay.targets.passes.hard_sigmoid import gather_hardswish
 from inlay.tosa.ethos_u import host_cost, vela
 from inlay.tosa.ethos_u.partitions import Cost, compile_partitions
@@ -40,7 +37,7 @@ FLOAT_REWRITES = (
 )
 
 
-class EthosUTarget:
+class EthosUTarget(StatesCapabilities):
     """An Ethos-U NPU with a microcontroller-class host.
 
     All times are estimates, deterministic within one version of Vela: Vela's cycles for what runs on the NPU, the
@@ -79,18 +76,10 @@ class EthosUTarget:
             },
         )
 
-    def rules(self) -> Rules:
-        """What becomes integer operators, with this accelerator's prices."""
+    def capabilities(self) -> Capabilities:
+        """What becomes integer operators, with this accelerator's prices; the lowering chooses the form of each."""
         _, macs, cores = vela.ACCELERATORS[self.name]
-        return rules_for(self.name, macs * cores)
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """Half precision is widened, and the hard swish gathered."""
-        return FLOAT_REWRITES
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None: the lowering chooses the form of each operator."""
-        return ()
+        return Capabilities(rules_for(self.name, macs * cores), FLOAT_REWRITES)
 
     def compile(self, model: Artifact) -> EthosUExecutable:
         """Lower, partition and compile through Vela. Raises CompileFailed."""

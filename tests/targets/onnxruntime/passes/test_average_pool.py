@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inlay.targets.onnxruntime.passes.average_pool import averagepool_to_conv
+from inlay.targets.onnxruntime.passes.respelled import averagepool_to_conv
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

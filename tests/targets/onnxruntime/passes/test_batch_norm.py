@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.targets.onnxruntime.passes.batch_norm import batchnorm_to_conv
+from inlay.targets.onnxruntime.passes.respelled import batchnorm_to_conv
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

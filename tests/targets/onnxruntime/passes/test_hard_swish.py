@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.targets.onnxruntime.passes.hard_swish import spell_out_hardswish
+from inlay.targets.onnxruntime.passes.respelled import spell_out_hardswish
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 from tests.support.runtime import optimized

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from inlay.targets.onnxruntime.passes.lrn import spell_out_lrn, window
+from inlay.targets.onnxruntime.passes.respelled import spell_out_lrn, window
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

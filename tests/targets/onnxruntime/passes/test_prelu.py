@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.targets.onnxruntime.passes.prelu import spell_out_prelu
+from inlay.targets.onnxruntime.passes.respelled import spell_out_prelu
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from inlay.targets.onnxruntime.passes.skip_normalization import keep_additions_apart
+from inlay.targets.onnxruntime.passes.respelled import keep_additions_apart
 from inlay.testing import Builder, random_feed
 from tests.support.fixtures import RewriteModel
 from tests.support.runtime import optimized

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inlay.targets.onnxruntime.passes.spatial_mean import mean_to_pool
+from inlay.targets.onnxruntime.passes.respelled import mean_to_pool
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

@@ -12,7 +12,7 @@ import pytest
 
 from inlay.targets.base import Capabilities
 from inlay.targets.openvino.float_rewrites import FLOAT_REWRITES
-from inlay.targets.openvino.passes.counted_padding import leave_padding_out
+from inlay.targets.openvino.passes import leave_padding_out
 from inlay.targets.openvino.rules import rules_for
 from inlay.testing import Builder, random_feed
 from tests.support.fixtures import RewriteModel

@@ -12,7 +12,7 @@ import pytest
 
 from inlay.targets.base import Capabilities
 from inlay.targets.openvino.float_rewrites import FLOAT_REWRITES
-from inlay.targets.openvino.passes.dropped_axes import drop_axes_behind
+from inlay.targets.openvino.passes import drop_axes_behind
 from inlay.targets.openvino.rules import rules_for
 from inlay.testing import Builder, random_feed
 from tests.support.fixtures import RewriteModel

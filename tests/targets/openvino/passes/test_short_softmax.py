@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from inlay.targets.openvino.passes.short_softmax import spread_short_softmax
+from inlay.targets.openvino.passes import spread_short_softmax
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

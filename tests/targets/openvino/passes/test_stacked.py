@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from inlay.targets.openvino.passes.stacked import join_stacked
+from inlay.targets.openvino.passes import join_stacked
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

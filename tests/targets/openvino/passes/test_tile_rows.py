@@ -12,7 +12,7 @@ import pytest
 
 from inlay.targets.base import Capabilities
 from inlay.targets.openvino.float_rewrites import float_rewrites_for
-from inlay.targets.openvino.passes.tile_rows import fills_rows, leave_a_rest
+from inlay.targets.openvino.passes import fills_rows, leave_a_rest
 from inlay.targets.openvino.rules import rules_for
 from inlay.testing import Builder, full_int8, random_feed
 from tests.support.fixtures import RewriteModel, SaveModel

@@ -1,15 +1,6 @@
-"""ONNX Runtime's float rewrites, one pass a file; :mod:`..float_rewrites` lists them in order, with reasons.
+"""ONNX Runtime's float rewrites; :mod:`..float_rewrites` lists them in order, with reasons.
 
 May import ``model``; normalization runs them behind its numeric gate.
 """
 
-__all__ = [
-    "attention",
-    "average_pool",
-    "batch_norm",
-    "broadcast_constants",
-    "gemm",
-    "lrn",
-    "prelu",
-    "skip_normalization",
-]
+__all__ = ["attention", "broadcast_constants", "gemm", "respelled"]

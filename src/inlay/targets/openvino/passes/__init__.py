@@ -1,6 +1,0 @@
-"""OpenVINO's float rewrites, one pass a file; :mod:`..float_rewrites` lists them in order, with reasons.
-
-May import ``model``; normalization runs them behind its numeric gate.
-"""
-
-__all__ = ["short_softmax", "stacked"]
