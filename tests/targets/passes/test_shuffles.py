@@ -78,14 +78,6 @@ def test_a_convolution_behind_holds_the_shuffle(rewritten: RewriteModel) -> None
     assert settled(b, b.conv("last", y, 5), rewritten) == ["Conv", "Relu", "Conv"]
 
 
-def test_another_order_than_a_shuffle_is_held_as_well(rewritten: RewriteModel) -> None:
-    b, x = start()
-    parts = b.node("apart", "Reshape", [x, b.constant("sizes", [1, 2, 3, 2, _ROWS, _COLUMNS])])
-    turned = b.node("turn", "Transpose", [parts], perm=[0, 3, 2, 1, 4, 5])
-    y = b.node("together", "Reshape", [turned, b.constant("shape", [0, -1, _ROWS, _COLUMNS])], channels=_CHANNELS)
-    assert settled(b, b.conv("last", y, 5), rewritten) == ["Conv"]
-
-
 def test_a_shuffle_is_behind_the_stride_and_at_the_groups_then(rewritten: RewriteModel) -> None:
     b, x = start()
     y = b.conv("depthwise", shuffled(b, x), _CHANNELS, group=_CHANNELS, stride=2)

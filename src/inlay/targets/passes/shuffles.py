@@ -19,24 +19,27 @@ import onnx_ir as ir
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import FUNCTIONS, add_constant, constant_of, is_standard, sole_use
 
-LARGEST = 2**24
-"""Elements of an image up to which its channels are followed through the three operators."""
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
 
 @dataclass(frozen=True, eq=False)
 class _Shuffle:
-    """Three operators that put the channels of an image in another order.
+    """Three operators that deal the channels of an image out.
 
     Attributes:
         nodes: Reshape, Transpose, Reshape.
-        order: of the channel that each channel of the result is; shape (channels,).
-        groups: into which the channels are dealt out; 0 where it is another order.
+        channels: of the image.
+        groups: into which they are dealt out.
     """
 
     nodes: tuple[ir.Node, ir.Node, ir.Node]
-    order: np.ndarray
+    channels: int
     groups: int
+
+    @property
+    def order(self) -> np.ndarray:
+        """Of the channel that each channel of the result is; shape (channels,)."""
+        return np.arange(self.channels).reshape(self.groups, -1).T.ravel()
 
     @property
     def given(self) -> ir.Value:
@@ -52,7 +55,7 @@ class _Shuffle:
 
 
 def settle_shuffles(model: ir.Model) -> tuple[ir.Model, int]:
-    """Take out or move each shuffle of the channels of a float32 image of known size, as the module says."""
+    """Take out or move each shuffle of the channels of a float32 image with known pixels, as the module says."""
     if not any(_three(n) for n in model.graph):
         return model, 0
     infer_shapes(model)
@@ -96,47 +99,30 @@ def _three(first: ir.Node) -> tuple[ir.Node, ir.Node, ir.Node] | None:
 
 def _shuffle(first: ir.Node) -> _Shuffle | None:
     nodes, x = _three(first), first.inputs[0]
-    if nodes is None or x is None or x.dtype is not ir.DataType.FLOAT or x.shape is None or len(x.shape) < 3:
+    if nodes is None or x is None or x.dtype is not ir.DataType.FLOAT:
         return None
-    sizes = [d for d in x.shape[1:] if isinstance(d, int) and d > 0]
-    if len(sizes) < len(x.shape) - 1:
-        return None
-    samples = x.shape[0] if isinstance(x.shape[0], int) else 1  # what is true of one is true of any
-    channels, pixels = sizes[0], math.prod(sizes[1:])
-    if channels < 2 or not 0 < samples * channels * pixels <= LARGEST:
-        return None
-    image = np.arange(samples * channels * pixels).reshape(samples, *sizes)
-    turned = _reshaped(image, nodes[0])
-    perm = nodes[1].attributes.get_ints("perm", [])
-    if turned is None or len(perm) != turned.ndim:
-        return None
-    result = _reshaped(turned.transpose(perm), nodes[2])
-    if result is None or result.shape != image.shape:
-        return None
-    order = result[0].reshape(channels, pixels)[:, 0] // pixels
-    if max(order) >= channels or len({*order}) < channels or not np.array_equal(result, image[:, order]):
-        return None
-    groups = channels // int(order[1]) if order[1] else 0
-    dealt = groups > 1 and channels % groups == 0 and np.array_equal(order, _dealt(channels, groups))
-    return _Shuffle(nodes, order, groups if dealt else 0)
+    shapes = [_sizes(v) for v in (x, *(n.outputs[0] for n in nodes))]
+    groups = groups_dealt(shapes, nodes[1].attributes.get_ints("perm", []))
+    return _Shuffle(nodes, (shapes[0] or [0, 0])[1] or 0, groups) if groups > 1 else None
 
 
-def _dealt(channels: int, groups: int) -> np.ndarray:
-    return np.arange(channels).reshape(groups, -1).T.ravel()
+def _sizes(value: ir.Value) -> list[int | None] | None:
+    return None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
 
 
-def _reshaped(array: np.ndarray, node: ir.Node) -> np.ndarray | None:
-    """``array`` as a Reshape makes it; None where it cannot."""
-    wanted = constant_of(node.inputs[1])
-    if wanted is None or node.attributes.get_int("allowzero", 0) != 0:
-        return None
-    shape = [int(d) for d in wanted.ravel()]
-    if any(d == 0 and i >= array.ndim for i, d in enumerate(shape)):
-        return None
-    try:
-        return array.reshape([d or array.shape[i] for i, d in enumerate(shape)])
-    except ValueError:
-        return None
+def groups_dealt(shapes: Sequence[Sequence[int | None] | None], perm: Sequence[int]) -> int:
+    """Into how many groups a Reshape, a Transpose and a Reshape deal the channels of an image out; 1 for none.
+
+    Args:
+        shapes: of the image and of the three results, None where they are not known.
+        perm: of the Transpose.
+    """
+    image, apart, _, result = ([] if s is None else list(s) for s in shapes)
+    if len(image) < 3 or len(apart) < 4 or result != image or list(perm) != [0, 2, 1, *range(3, len(apart))]:
+        return 1
+    groups, each, pixels = apart[1] or 0, apart[2] or 0, [*image[2:], *apart[3:]]
+    stays = None not in pixels and math.prod(image[2:]) == math.prod(apart[3:])
+    return groups if stays and apart[0] == image[0] and groups * each == image[1] else 1
 
 
 def _before(value: ir.Value) -> Iterator[ir.Node]:
@@ -186,7 +172,7 @@ def _weight(node: ir.Node) -> np.ndarray | None:
 def _smallest(behind: Sequence[ir.Node], shuffle: _Shuffle) -> ir.Node | None:
     """The operator behind which there is least to move, the last of several; None where it is at the shuffle."""
     least, place = _pixels(shuffle.result), None
-    for node in behind if shuffle.groups else ():
+    for node in behind:
         pixels = _pixels(node.outputs[0])
         if pixels is None or least is None:
             break
@@ -228,7 +214,7 @@ def _shuffle_behind(node: ir.Node, shuffle: _Shuffle) -> None:
     graph, image = node.graph, node.outputs[0]
     assert isinstance(graph, ir.Graph)
     assert image.shape is not None
-    shape, groups, channels = image.shape, shuffle.groups, len(shuffle.order)
+    shape, groups, channels = image.shape, shuffle.groups, shuffle.channels
     shuffled = ir.Value(name=image.name, type=image.type, shape=shape)
     image.replace_all_uses_with(shuffled, replace_graph_outputs=True)
     image.name = f"{image.name}_unshuffled"

@@ -9,8 +9,7 @@ cost more there: that is why this rewrites quantized operators only.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ from inlay.model.graph import Graph, Node
 from inlay.quant.notes import Inverse
 from inlay.quant.qdq_graph import QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
+from inlay.targets.passes.shuffles import groups_dealt
 
 _WEIGHT = 1  # input slot
 _SHUFFLE = ("Reshape", "Transpose", "Reshape")  # from the convolution on, upwards
@@ -95,7 +95,7 @@ class JoinedGroups(Rewrite[Joined]):
             return None
         if groups * width > self.most_channels:
             return None
-        return Joined(groups, _shuffled(graph, node.inputs[0], groups * width))
+        return Joined(groups, _shuffled(graph, node.inputs[0]))
 
     def apply(self, qdq: QDQGraph, forms: Mapping[str, Joined]) -> None:
         """Rewrite convolutions whose data and weight are quantized, unless another node reads the weight."""
@@ -122,7 +122,7 @@ class JoinedGroups(Rewrite[Joined]):
 # --- the shuffle ----------------------------------------------------------------------------------------------------
 
 
-def _shuffled(graph: Graph, value: str, channels: int) -> int:
+def _shuffled(graph: Graph, value: str) -> int:
     """Into how many groups a shuffle that alone leads to ``value`` deals its channels out; 1 where there is none."""
     shapes = [graph.shape(value)]
     perm: tuple[int, ...] = ()
@@ -133,20 +133,7 @@ def _shuffled(graph: Graph, value: str, channels: int) -> int:
         perm = tuple(node.attributes.get("perm", perm))
         value = node.inputs[0]
         shapes.append(graph.shape(value))
-    result, turned, apart, image = shapes
-    if result is None or turned is None or apart is None or image is None or result != image or len(apart) < 4:
-        return 1
-    groups = apart[1] or 1
-    plain = perm == (0, 2, 1, *range(3, len(apart))) and apart[0] == image[0] and image[1] == channels
-    dealt = apart[1:3] == (groups, channels // groups) and channels % groups == 0
-    pixels_stay = _count(apart[3:]) == _count(image[2:]) is not None
-    return groups if plain and dealt and pixels_stay else 1
-
-
-def _count(sizes: Sequence[int | None]) -> int | None:
-    """Number of elements; None where a size is not known."""
-    known = [d for d in sizes if d is not None]
-    return math.prod(known) if len(known) == len(sizes) else None
+    return groups_dealt(shapes[::-1], perm)
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,9 +45,9 @@ def rewrites_for(absorbed: Collection[str], cache_bytes: int) -> tuple[Rewrite, 
 
     ``cache_bytes`` is the second-level cache of one core.
 
-    Where the first one was applied, the others find no pairs. Undoing the second one looks for QuantizeLinear nodes,
-    so it comes after the undoing of those behind it. Row tiling reads the zero points that NonzeroZeroPoint sets, and
-    leaves alone what SpaceToDepth takes. The latter comes last because it lets several nodes read one value's integers.
+    Where the first one was applied, the others find no pairs. Row tiling reads the zero points that NonzeroZeroPoint
+    sets, and leaves alone what SpaceToDepth takes, which comes behind it because it lets several nodes read one value's
+    integers.
     """
     fused = frozenset(absorbed)
     blocked = SpaceToDepth()
