@@ -26,16 +26,14 @@ from inlay.model.passes.constants import (
     lift_constants,
 )
 from inlay.model.passes.freeze import freeze_dimensions
-from inlay.model.passes.gemm_factors import fold_gemm_factors
 from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
-from inlay.model.passes.pad_nodes import fold_pad_nodes
-from inlay.model.passes.pads import write_out_pads
+from inlay.model.passes.pads import fold_pad_nodes, write_out_pads
 from inlay.model.passes.removed import replace_removed
 from inlay.model.passes.sequences import fold_sequences
-from inlay.model.passes.sums import split_sums
+from inlay.model.passes.sums import fold_gemm_factors, split_sums
 
 NOISE_DB = 60.0
 """Signal-to-difference ratio below which a pass counts as changing the model: float reordering stays above 100 dB."""

@@ -134,6 +134,12 @@ class QDQGraph:
         self._unused |= alone | {n.name for n in nodes}
         self.drop_shapes({v for n in nodes for v in n.output})
 
+    def release(self, dq: onnx.NodeProto) -> None:
+        """Count one reader of what ``dq`` writes less; :meth:`finish` removes it where none is left."""
+        self.uses[dq.output[0]] -= 1
+        if not self.uses[dq.output[0]]:
+            self._unused.add(dq.name)
+
     def drop(self, name: str) -> None:
         """Remove an initializer that nothing reads any more, when :meth:`finish` is called."""
         self._unused.add(name)

@@ -1,4 +1,4 @@
-"""Which nodes of a model a runtime's layer stands for, by its name."""
+"""Which nodes and values of a model a runtime's layers stand for, by names."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Names:
             kind = QDQ_KINDS.get(op_type, kind) if not nodes else kind
         if kind == "compute":
             sources = nodes or [self._writer[v].name for v in found if v in self._writer]
-            return KernelTime(name, op_type, ns, precision=precision, nodes=tuple(sources), values=(), kind=kind)
-        return KernelTime(name, op_type, ns, precision=precision, nodes=(), values=self.known(found), kind=kind)
+            return KernelTime(name, op_type, ns, precision, tuple(sources))
+        return KernelTime(name, op_type, ns, precision, values=self.known(found), kind=kind)
 
     def known(self, values: Sequence[str]) -> tuple[str, ...]:
         """The first of ``values`` that the model has, or that begins with the name of one that it has."""
@@ -67,3 +67,15 @@ class Names:
             if shorter == name:
                 return
             name = shorter
+
+
+def public_names(graph: onnx.GraphProto) -> dict[str, str]:
+    """By the value before a Q/DQ pair whose DQ writes an output of the graph, that output's name: it is meant."""
+    producer = {v: n for n in graph.node for v in n.output}
+    names = {}
+    for output in graph.output:
+        dequantize = producer.get(output.name)
+        quantize = producer.get(dequantize.input[0]) if dequantize and dequantize.op_type in QDQ_KINDS else None
+        if quantize is not None and quantize.op_type in QDQ_KINDS:
+            names[quantize.input[0]] = output.name
+    return names

@@ -37,7 +37,5 @@ def _kernel(row: Any, names: Names) -> KernelTime:
         raise BadReading(f"layer {name} takes {row['ms']} ms")
     if nodes or values:
         told: KernelKind = kind or ("compute" if nodes else "layout")
-        return KernelTime(
-            name, op_type or "layer", ns, precision=precision, nodes=nodes, values=names.known(values), kind=told
-        )
+        return KernelTime(name, op_type or "layer", ns, precision, nodes, names.known(values), told)
     return names.layer(name, op_type or "layer", ns, precision, kind)

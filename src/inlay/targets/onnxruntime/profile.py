@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from inlay.targets.attribution import public_names
 from inlay.targets.base import QDQ_KINDS, KernelKind, KernelTime
 
 _KINDS: Mapping[str, KernelKind] = {**QDQ_KINDS, "ReorderInput": "layout", "ReorderOutput": "layout"}
@@ -123,7 +124,7 @@ class Attribution:
         self._values = {v for n in self._nodes.values() for v in n.output if v}
         self._values.update(i.name for i in model.graph.input)
         self._product_of = _parts_of_products(model, self._nodes)
-        self._public = _public_names(model)
+        self._public = public_names(model.graph)
         self._kernels = {n.name: n for n in optimized.graph.node}
         self._writer = {v: n for n in optimized.graph.node for v in n.output if v}
         self._readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
@@ -153,12 +154,8 @@ class Attribution:
         if value is None:  # a constant's: it works for the kernel that reads it
             readers = [r for v in node.output for r in self._readers[v]]
             sources = next((s for s in map(self._named, readers) if s), ())
-            return KernelTime(
-                name, op_type, ns, precision=precision, nodes=self._products(sources), values=(), kind=kind
-            )
-        return KernelTime(
-            name, op_type, ns, precision=precision, nodes=(), values=(self._public.get(value, value),), kind=kind
-        )
+            return KernelTime(name, op_type, ns, precision, self._products(sources), kind=kind)
+        return KernelTime(name, op_type, ns, precision, values=(self._public.get(value, value),), kind=kind)
 
     def _products(self, nodes: Iterable[str]) -> tuple[str, ...]:
         """``nodes`` with products in place of the operators that they are written as."""
@@ -258,18 +255,6 @@ class Attribution:
                 return None
             name = shorter
         return None
-
-
-def _public_names(model: onnx.ModelProto) -> dict[str, str]:
-    """A quantized graph output keeps its name after the DQ; the value before the Q is meant."""
-    producer = {n.output[0]: n for n in model.graph.node if n.op_type in _KINDS}
-    names = {}
-    for output in model.graph.output:
-        dequantize = producer.get(output.name)
-        quantize = producer.get(dequantize.input[0]) if dequantize is not None else None
-        if quantize is not None:
-            names[quantize.input[0]] = output.name
-    return names
 
 
 def kernels(events: Iterable[Event], attribution: Attribution, warm_up: int) -> list[KernelTime]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from inlay.targets.attribution import public_names
 from inlay.targets.base import QDQ_KINDS, KernelKind, KernelTime
 
 TAKEN_OVER = "_DequantizeLinear"
@@ -108,7 +109,7 @@ class Attribution:
         self._nodes = {n.name: n for n in graph.node}
         self._place = {n.name: i for i, n in enumerate(graph.node)}
         self._producer = {v: n for n in graph.node for v in n.output if v}
-        self._public = self._public_names({o.name for o in graph.output})
+        self._public = public_names(graph)
 
     def kernels(self, graph: Sequence[Kernel], ns: np.ndarray) -> list[KernelTime]:
         """What ran, with its cause and its time of ``ns``, in the order of the graph."""
@@ -126,16 +127,14 @@ class Attribution:
             return KernelTime(kernel.name, kernel.op_type, ns, precision, nodes)
         if boundary is not None:
             kind, value = boundary
-            return KernelTime(
-                kernel.name, kernel.op_type, ns, precision=precision, nodes=(), values=(value,), kind=kind
-            )
+            return KernelTime(kernel.name, kernel.op_type, ns, precision, values=(value,), kind=kind)
         if kernel.op_type in _INSERTED and kernel.sources:
             written = self._written(graph, kernel.sources[0])
             made = graph[kernel.sources[0]].output
             converts = {made, kernel.output} & {"u8", "i8"} and made != kernel.output
             kind = "layout" if not converts else "dequantize" if made in ("u8", "i8") else "quantize"
             values = () if written is None else (written,)
-            return KernelTime(kernel.name, kernel.op_type, ns, precision=precision, nodes=(), values=values, kind=kind)
+            return KernelTime(kernel.name, kernel.op_type, ns, precision, values=values, kind=kind)
         return KernelTime(kernel.name, kernel.op_type, ns, precision)
 
     def nodes(self, kernel: Kernel) -> tuple[str, ...]:
@@ -239,16 +238,6 @@ class Attribution:
                 value = value.removesuffix(TAKEN_OVER)
                 return self._public.get(value, value)
         return None
-
-    def _public_names(self, outputs: set[str]) -> dict[str, str]:
-        """A quantized graph output keeps its name after the DQ; the value before the Q is meant."""
-        names = {}
-        for output in outputs:
-            dequantize = self._producer.get(output)
-            quantize = None if dequantize is None else self._producer.get(dequantize.input[0])
-            if dequantize is not None and quantize is not None and dequantize.op_type == "DequantizeLinear":
-                names[quantize.input[0]] = output
-        return names
 
 
 def _directions(node: onnx.NodeProto) -> int:

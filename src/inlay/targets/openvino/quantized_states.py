@@ -45,7 +45,6 @@ class QuantizedStates(Rewrite[bool]):
     def apply(self, qdq: QDQGraph, forms: Mapping[str, bool]) -> None:
         """Write those so whose data and weights are dequantized. Data in int8 are shifted to uint8, bit for bit."""
         written: dict[str, tuple[str, _Grid]] = {}
-        unread: set[str] = set()
         for node in [n for n in qdq.graph.node if n.name in forms]:
             data, *weights = (qdq.dequantizer(node.input[slot]) for slot in (0, *WEIGHTS))
             if data is None or data.input[0] not in qdq.producers or None in weights or not qdq.in_bytes(data):
@@ -54,14 +53,12 @@ class QuantizedStates(Rewrite[bool]):
             if data.output[0] not in written:
                 written[data.output[0]] = parts.data(data)
             node.input[0], grid = written[data.output[0]]
-            qdq.uses[data.output[0]] -= 1
-            if not qdq.uses[data.output[0]]:
-                unread.add(data.name)
+            qdq.release(data)
             state = node.input[STATE] if len(node.input) > STATE else ""
             if state in qdq.producers or (not state and _has_free_sizes(qdq)):
                 node.input.extend([""] * (STATE + 1 - len(node.input)))
                 node.input[STATE] = parts.state(state or parts.zeros(), grid)
-        qdq.finish(unread)
+        qdq.finish()
 
 
 @dataclass(frozen=True)

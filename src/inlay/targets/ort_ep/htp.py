@@ -89,8 +89,7 @@ class QnnHtpTarget(StatesCapabilities):
 
     def capabilities(self) -> Capabilities:
         """What it runs in 8 bits, and operators that stay on the NPU as a whole."""
-        from inlay.targets.ort_ep.htp_float_rewrites import FLOAT_REWRITES
-        from inlay.targets.ort_ep.htp_rules import RULES
+        from inlay.targets.ort_ep.htp_rules import FLOAT_REWRITES, RULES
 
         return Capabilities(RULES, FLOAT_REWRITES)
 

@@ -1,4 +1,4 @@
-"""What the HTP runs in 8 and 16 bits: a table, each row verified in both by the provider's partitioning.
+"""What the HTP runs in 8 and 16 bits: a table, each row verified in both by the provider's partitioning; rewrites.
 
 The provider takes an operator with a DequantizeLinear on each input and a QuantizeLinear on each output as one integer
 operator, also at the graph's outputs. ``tests/targets/ort_ep/test_htp.py`` builds each row's operator in that form and
@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from functools import partial
 
 from inlay.model.graph import Graph, Node
+from inlay.model.normalize import FloatRewrite
 from inlay.space.rules import Condition, OpRule, ResultRange, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
+from inlay.targets.passes.gelu import GELU_OPSET, gather_gelu
+from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
 from inlay.types import QType
 
 SOURCE = "partitioning of onnxruntime-qnn 2.7.0"
@@ -138,3 +141,21 @@ RULES = Rules(
     unfold_cost=0.0,
 )
 """Relu and Clip between an operator and its Q are part of the operator: the type's limits clamp."""
+
+FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
+    FloatRewrite(
+        "gather LayerNormalization",
+        gather_layer_normalization,
+        "the operator runs in 8 bits as a whole; of its parts, each would be rounded",
+        "partitioning of onnxruntime-qnn 2.7.0",
+        opset=LAYER_NORMALIZATION_OPSET,
+    ),
+    FloatRewrite(
+        "gather Gelu",
+        gather_gelu,
+        "the operator runs on the NPU; Erf, of which it is made, only on the host",
+        "a BERT of two layers: 1 partition in place of 3",
+        opset=GELU_OPSET,
+    ),
+)
+"""Those that keep a model on the NPU, in the order in which they run."""

@@ -142,9 +142,7 @@ def offload(proto: onnx.ModelProto, host: Collection[str], partitions: int) -> O
 def _kernel(node: onnx.NodeProto, points: float, precision: str) -> KernelTime:
     kind = QDQ_KINDS.get(node.op_type, "compute")
     values = () if kind == "compute" else ((node.input if kind == "quantize" else node.output)[0],)
-    return KernelTime(
-        node.name, node.op_type, points, precision=precision, nodes=(node.name,), values=values, kind=kind
-    )
+    return KernelTime(node.name, node.op_type, points, precision, (node.name,), values, kind)
 
 
 @dataclass(frozen=True)

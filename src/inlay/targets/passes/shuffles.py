@@ -120,8 +120,8 @@ def groups_dealt(shapes: Sequence[Sequence[int | None] | None], perm: Sequence[i
     image, apart, _, result = ([] if s is None else list(s) for s in shapes)
     if len(image) < 3 or len(apart) < 4 or result != image or list(perm) != [0, 2, 1, *range(3, len(apart))]:
         return 1
-    groups, each, pixels = apart[1] or 0, apart[2] or 0, [*image[2:], *apart[3:]]
-    stays = None not in pixels and math.prod(image[2:]) == math.prod(apart[3:])
+    groups, each, (before, behind) = apart[1] or 0, apart[2] or 0, (image[2:], apart[3:])
+    stays = math.prod(d or 0 for d in before) == math.prod(d or 0 for d in behind) > 0
     return groups if stays and apart[0] == image[0] and groups * each == image[1] else 1
 
 

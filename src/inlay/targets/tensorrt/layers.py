@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from inlay.targets.attribution import Names
 from inlay.targets.base import KernelTime
@@ -29,17 +30,10 @@ def kernels_of(profile: Mapping[str, float], layers: Sequence[Layer], names: Nam
 def _kernel(name: str, ns: float, layer: Layer, names: Names) -> KernelTime:
     kind, precision = layer.kind or "layer", "int8" if "int8" in layer.types else next(iter(layer.types), "")
     if layer.kind in _REFORMATS or name.startswith(_COPIES):
-        return KernelTime(
-            name,
-            kind,
-            ns,
-            precision=precision,
-            nodes=(),
-            values=names.known((*layer.inputs, *layer.outputs)),
-            kind="layout",
-        )
+        values = names.known((*layer.inputs, *layer.outputs))
+        return KernelTime(name, kind, ns, precision, values=values, kind="layout")
     joined = " + ".join(layer.nodes) if layer.nodes else name
     found = names.layer(joined, kind, ns, precision)
     if not found.attributed:
         found = names.layer(" + ".join(layer.outputs), kind, ns, precision)
-    return KernelTime(name, kind, ns, precision=precision, nodes=found.nodes, values=found.values, kind=found.kind)
+    return replace(found, name=name, op_type=kind)

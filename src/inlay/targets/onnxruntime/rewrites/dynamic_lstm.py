@@ -88,10 +88,7 @@ class DynamicLstm(Rewrite[bool]):
             qdq.uses[data.output[0]] -= dynamic
             if not qdq.uses[data.output[0]]:
                 unused |= {data.name, source.name}
-        if unused:
-            nodes = [n for n in qdq.graph.node if n.name not in unused]
-            del qdq.graph.node[:]
-            qdq.graph.node.extend(nodes)
+        qdq.finish(unused)
 
 
 def _turned(qdq: QDQGraph, name: str) -> np.ndarray:

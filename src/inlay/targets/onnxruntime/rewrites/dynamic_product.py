@@ -57,11 +57,8 @@ class DynamicProduct(Rewrite[bool]):
             qdq.insert(made, before=node)
             replaced.add(node.name)
             for dq in (data, weight):
-                qdq.uses[dq.output[0]] -= 1
-                if not qdq.uses[dq.output[0]]:
-                    replaced.add(dq.name)
-        if replaced:
-            qdq.finish(unused=replaced)
+                qdq.release(dq)
+        qdq.finish(unused=replaced)
 
 
 def _transposed(qdq: QDQGraph, name: str) -> np.ndarray:

@@ -48,7 +48,6 @@ class QuantizedTable(Rewrite[bool]):
 
     def apply(self, qdq: QDQGraph, forms: Mapping[str, bool]) -> None:
         """Move the DequantizeLinear of each such table behind the Gather."""
-        unused: set[str] = set()
         for at, node in enumerate(list(qdq.graph.node)):
             dq = qdq.dequantizer(node.input[_TABLE]) if node.name in forms else None
             if dq is None or qdq.element(dq.input[0]) is None:
@@ -57,15 +56,11 @@ class QuantizedTable(Rewrite[bool]):
             behind = onnx.helper.make_node(DEQUANTIZE, [name, *dq.input[1:]], [output], f"{node.name}_rows")
             if any(a.name == "axis" for a in dq.attribute):
                 behind.attribute.append(onnx.helper.make_attribute("axis", -1))
-            read = dq.output[0]
-            qdq.uses[read] -= 1
+            qdq.release(dq)
             node.input[_TABLE], node.output[0] = dq.input[0], name
             following = qdq.graph.node[at + 1] if at + 1 < len(qdq.graph.node) else None
             if following is None:
                 qdq.graph.node.append(behind)
             else:
                 qdq.insert([behind], before=following)
-            if not qdq.uses[read]:
-                unused.add(dq.name)
-        if unused:
-            qdq.finish(unused)
+        qdq.finish()

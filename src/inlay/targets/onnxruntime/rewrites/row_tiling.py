@@ -101,7 +101,6 @@ class RowTiling(Rewrite[tuple[Tile, ...]]):
     def apply(self, qdq: QDQGraph, forms: Mapping[str, tuple[Tile, ...]]) -> None:
         """Tile those convolutions whose weight has nonzero zero points and whose output is quantized."""
         sole_reader = {v: n for n in qdq.graph.node for v in n.input}
-        unused: set[str] = set()
         stale: set[str] = set()
         for node in [n for n in qdq.graph.node if n.name in forms]:
             data, weight = (qdq.dequantizer(v) for v in node.input[:2])
@@ -125,10 +124,8 @@ class RowTiling(Rewrite[tuple[Tile, ...]]):
             joined = onnx.helper.make_node("Concat", parts, [whole], name, axis=_ROWS)
             qdq.insert([*(n for nodes in written[1:] for n in nodes), joined], before=sole_reader[whole])
             stale.update(n.output[0] for n in (node, *between))
-            qdq.uses[data.output[0]] -= 1
-            if not qdq.uses[data.output[0]]:
-                unused.add(data.name)
-        qdq.finish(unused)
+            qdq.release(data)
+        qdq.finish()
         qdq.drop_shapes(stale)
 
 

@@ -22,7 +22,6 @@ import numpy as np
 import onnx
 
 from inlay.model.graph import Graph, Node
-from inlay.model.store import tensor_proto
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, set_attributes
 from inlay.quant.rewrite import Rewrite
 
@@ -83,12 +82,12 @@ class SaturatingHardSigmoid(Rewrite[Line]):
             q.name = qdq.unique(f"{q.name}{_SUFFIX}")
             scale, *own = drawn
             for slot, array in enumerate(own, 1):
-                q.input[slot] = _added(f"{q.input[slot]}{_SUFFIX}", array, qdq)
+                q.input[slot] = qdq.add_constant(f"{q.input[slot]}{_SUFFIX}", array)
             old = pairs[0].input[1]
             if qdq.uses[old] == 1 + len(pairs):  # only this Q, until now, and its DQs
                 qdq.set_constant(old, partial(np.copy, scale), self.name, ())
                 continue
-            name = _added(f"{old}_whole", scale, qdq)
+            name = qdq.add_constant(f"{old}_whole", scale)
             for reader in pairs:
                 reader.input[1] = name
 
@@ -98,13 +97,6 @@ def _same_scale(q: onnx.NodeProto, other: onnx.NodeProto, qdq: QDQGraph) -> bool
     if other.op_type != QUANTIZE or qdq.element(other.input[1]) is None:
         return False
     return np.array_equal(qdq.constant(q.input[1]), qdq.constant(other.input[1]))
-
-
-def _added(wish: str, array: np.ndarray, qdq: QDQGraph) -> str:
-    """The name of a new initializer."""
-    name = qdq.unique(wish)
-    qdq.graph.initializer.append(tensor_proto(name, array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)))
-    return name
 
 
 def _drawn(line: Line, q: onnx.NodeProto, qdq: QDQGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

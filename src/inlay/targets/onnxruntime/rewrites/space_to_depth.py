@@ -110,7 +110,6 @@ class SpaceToDepth(Rewrite[BlockedConv]):
 
     def apply(self, qdq: QDQGraph, forms: Mapping[str, BlockedConv]) -> None:
         """Rewrite convolutions whose data and weight are quantized, unless another node reads the weight."""
-        unused: set[str] = set()
         for node in qdq.graph.node:
             data, weight = (qdq.dequantizer(v) for v in node.input[:2]) if node.name in forms else (None, None)
             if data is None or weight is None or data.input[0] not in qdq.producers or data.attribute:
@@ -124,11 +123,9 @@ class SpaceToDepth(Rewrite[BlockedConv]):
             qdq.rearrange(weight, form.weight, lambda channels: channels, SPACE_TO_DEPTH, back)
             window = {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}
             set_attributes(node, window, keep=True)
-            qdq.uses[data.output[0]] -= 1
-            if not qdq.uses[data.output[0]]:
-                unused.add(data.name)
+            qdq.release(data)
             node.input[0] = blocks[-1].output[0]
-        qdq.finish(unused)
+        qdq.finish()
 
 
 def _blocks(name: str, form: BlockedConv, data: onnx.NodeProto, qdq: QDQGraph) -> list[onnx.NodeProto]:
