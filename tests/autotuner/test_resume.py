@@ -189,7 +189,7 @@ def test_states_of_earlier_versions_are_read(tmp_path: Path) -> None:
     cut = next(i for i, line in enumerate(lines) if line.startswith("variance"))
     path.write_text("\n".join(lines[:cut]) + "\n")
     read = read_state(path, tuner._subject.sha256, tuner._subject.graph)
-    assert read.profile is None
+    assert read.region is None
     other = QDQAutotuner(branches())
     other.initialize(FAST)
     other.load_state(path)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from inlay.autotuner.final import FinalComparison
-from inlay.autotuner.state import SavedRecord, SchemeRecord, TunerState
+from inlay.autotuner.state import SchemeRecord, TunerState
 from inlay.autotuner.subject import Subject
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
@@ -168,11 +169,8 @@ class Findings:
         profile = self._state.profile
         if profile is not None and profile.signature == pattern.signature:
             return self.records
-
-        def whole(index: int, found: SavedRecord) -> SchemeRecord:
-            return found.with_placement(index, core.placement_of(pattern, found.scheme))
-
-        return [whole(*each) for each in enumerate(self._state.finished.get(pattern.signature, ()))]
+        finished = self._state.finished.get(pattern.signature, ())
+        return [replace(r, index=i, placement=core.placement_of(pattern, r.scheme)) for i, r in enumerate(finished)]
 
     @property
     def profiled_patterns(self) -> Mapping[str, int]:

@@ -59,37 +59,6 @@ class SchemeRecord:
 
 
 @dataclass(frozen=True)
-class SavedRecord:
-    """A :class:`SchemeRecord` without its placement, which follows from the scheme."""
-
-    signature: str
-    scheme: InsertionScheme
-    latency_ms: float | None
-    failed: bool
-    accepted: bool
-    reason: str
-
-    @classmethod
-    def of(cls, record: SchemeRecord) -> SavedRecord:
-        """What is kept of ``record``."""
-        found = record
-        return cls(found.signature, found.scheme, found.latency_ms, found.failed, found.accepted, found.reason)
-
-    def with_placement(self, index: int, placement: Placement) -> SchemeRecord:
-        """The record at ``index`` that this was kept of, with its placement."""
-        return SchemeRecord(
-            index=index,
-            scheme=self.scheme,
-            placement=placement,
-            latency_ms=self.latency_ms,
-            failed=self.failed,
-            accepted=self.accepted,
-            reason=self.reason,
-            signature=self.signature,
-        )
-
-
-@dataclass(frozen=True)
 class Pending:
     """A generated scheme that waits for a latency.
 
@@ -142,7 +111,7 @@ class TunerState:
         profiled: number of schemes measured, by signature of the finished patterns.
         profile: the region that is being profiled, or None.
         carried: a promising scheme of the region before whose duel is not over, with its record; or None.
-        finished: schemes of the finished patterns, by signature.
+        finished: schemes of the finished patterns, by signature; their placements follow from the schemes.
         failures: number of failed readings, by reason.
         final: the comparison after the last region, or None.
     """
@@ -153,7 +122,7 @@ class TunerState:
     profiled: Mapping[str, int] = field(default_factory=dict)
     profile: Profile | None = None
     carried: tuple[SchemeRecord, Pending] | None = None
-    finished: Mapping[str, tuple[SavedRecord, ...]] = field(default_factory=dict)
+    finished: Mapping[str, tuple[SchemeRecord, ...]] = field(default_factory=dict)
     failures: Mapping[str, int] = field(default_factory=dict)
     final: FinalComparison | None = None
 
@@ -201,12 +170,12 @@ def committed(state: TunerState) -> TunerState:
 
 
 def _with_records(
-    finished: Mapping[str, tuple[SavedRecord, ...]], records: Iterable[SchemeRecord]
-) -> Mapping[str, tuple[SavedRecord, ...]]:
+    finished: Mapping[str, tuple[SchemeRecord, ...]], records: Iterable[SchemeRecord]
+) -> Mapping[str, tuple[SchemeRecord, ...]]:
     """``finished`` with ``records``, each of which replaces what was known of its scheme."""
     found = {signature: {each.scheme: each for each in known} for signature, known in finished.items()}
     for record in records:
-        found.setdefault(record.signature, {})[record.scheme] = SavedRecord.of(record)
+        found.setdefault(record.signature, {})[record.scheme] = record
     return {signature: tuple(each.values()) for signature, each in found.items()}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ import yaml
 
 from inlay.autotuner.duel import Duel
 from inlay.autotuner.final import FinalComparison
-from inlay.autotuner.state import SavedRecord
+from inlay.autotuner.state import Pending, Profile, SchemeRecord, TunerState
 from inlay.errors import JournalError, UsageError
 from inlay.files import write_text
 from inlay.measure.paired import PooledVariance
 from inlay.model.graph import Graph
 from inlay.patterns.cache import PatternCache
-from inlay.patterns.config import Config
+from inlay.patterns.evolve import Evolve
 from inlay.patterns.schemes import InsertionScheme
 from inlay.types import Placement
 from inlay.yaml_file import read_yaml
@@ -33,14 +33,101 @@ VERSION = 1
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a state is written after every reading
 
 
+# --- written ---------------------------------------------------------------------------------------------------------
+
+
+def write_state(path: Path, sha256: str, state: TunerState, core: Evolve) -> None:
+    """Write all that ``state`` and ``core`` know of the model with that digest, and the settings, for people.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    data = {
+        FORMAT: VERSION,
+        "model_sha256": sha256,
+        "config": asdict(core.config),
+        "baseline_latency_ms": state.baseline_ms,
+        "incumbent_latency_ms": state.incumbent_ms,
+        "profiled_patterns": dict(state.profiled),
+        "placement": core.incumbent.as_json(),
+        "cache": core.learned().to_data(),
+        "variance": asdict(state.variance),
+        "region": _region_data(state),
+        "searches": {signature: search.to_data() for signature, search in core.searches.items()},
+        "proposed": sorted(core.proposed),
+        "finished": {signature: list(map(_record_data, found)) for signature, found in state.finished.items()},
+        "failed_readings": dict(state.failures),
+        "final": None if state.final is None else _duel_data(state.final.duel),
+    }
+    text = yaml.dump(data, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+    write_text(path, text, UsageError)
+
+
+def _region_data(state: TunerState) -> dict[str, Any] | None:
+    """The region at hand, or only a scheme that is carried to the next one: then its signature is empty."""
+    before: tuple[Placement, float | None, float | None] = (Placement(), None, None)
+    records: tuple[SchemeRecord, ...]
+    waiting: Pending | None
+    if state.carried is not None:
+        record, pending = state.carried
+        signature, records, waiting = "", (record,), replace(pending, index=0)
+    elif state.profile is not None:
+        incumbent, latency_ms = state.profile.before
+        before = (incumbent.placement, incumbent.speedup, latency_ms)
+        signature, records, waiting = state.profile.signature, state.profile.records, state.profile.pending
+    else:
+        return None
+    return {
+        "signature": signature,
+        "before": {"placement": before[0].as_json(), "speedup": before[1], "latency_ms": before[2]},
+        "records": list(map(_record_data, records)),
+        "pending": None if waiting is None else waiting.index,
+        "placement": None if waiting is None else waiting.proposal.placement.as_json(),
+        "duel": None if waiting is None or waiting.duel is None else _duel_data(waiting.duel),
+    }
+
+
+def _record_data(record: SchemeRecord) -> dict[str, Any]:
+    """Without its placement, which follows from the scheme."""
+    kept = ("signature", "scheme", "latency_ms", "failed", "accepted", "reason")
+    return {name: getattr(record, name) for name in kept} | {"scheme": record.scheme.to_data()}
+
+
+def _duel_data(duel: Duel) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(duel).items()}
+
+
+# --- read ------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class SavedProfile:
-    """The region at hand, or only a scheme that is carried to the next one.
+class SavedState:
+    """What a search can continue from.
 
     Attributes:
-        signature: of the region's pattern; empty where there is no region.
+        known: all but the region at hand.
+        placement: the incumbent.
+        cache: the schemes measured, and those given, by pattern.
+        searches: what was tried, by pattern (:meth:`inlay.patterns.evolve.PatternSearch.to_data`).
+        proposed: digests of the placements that need not be proposed again.
+        region: the region at hand, or a scheme that is carried; None between regions.
+    """
+
+    known: TunerState
+    placement: Placement
+    cache: PatternCache
+    searches: Mapping[str, Any]
+    proposed: tuple[str, ...]
+    region: _Region | None
+
+
+@dataclass(frozen=True)
+class _Region:
+    """The region at hand; with an empty signature only the scheme that is carried to the next one.
+
+    Attributes:
         before: placement, speedup and latency of the incumbent when the region was started.
-        records: as in :class:`~inlay.autotuner.state.Profile`.
+        records: schemes generated so far, without their placements.
         pending: index of the scheme that waits for a latency; None without one.
         duel: of that scheme; None before its first reading.
         placement: of that scheme; None without one.
@@ -48,67 +135,10 @@ class SavedProfile:
 
     signature: str
     before: tuple[Placement, float | None, float | None]
-    records: tuple[SavedRecord, ...]
+    records: tuple[SchemeRecord, ...]
     pending: int | None
     duel: Duel | None
     placement: Placement | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedState:
-    """What a search can continue from.
-
-    Attributes:
-        model_sha256: the model it belongs to.
-        baseline_ms, incumbent_ms: latencies submitted; None before the first.
-        profiled: number of schemes measured, by signature of the finished patterns.
-        placement: the incumbent.
-        cache: the schemes measured, and those given, by pattern.
-        variance: of the readings in duels.
-        searches: what was tried, by pattern (:meth:`inlay.patterns.evolve.PatternSearch.to_data`).
-        proposed: digests of the placements that need not be proposed again.
-        profile: the region at hand; None between regions.
-        finished: schemes of the finished patterns, by signature.
-        failures: number of failed readings, by reason.
-        final: the comparison after the last region; None before it.
-    """
-
-    model_sha256: str
-    baseline_ms: float | None
-    incumbent_ms: float | None
-    profiled: Mapping[str, int]
-    placement: Placement
-    cache: PatternCache
-    variance: PooledVariance = field(default_factory=PooledVariance)
-    searches: Mapping[str, Any] = field(default_factory=dict)
-    proposed: tuple[str, ...] = ()
-    profile: SavedProfile | None = None
-    finished: Mapping[str, tuple[SavedRecord, ...]] = field(default_factory=dict)
-    failures: Mapping[str, int] = field(default_factory=dict)
-    final: FinalComparison | None = None
-
-
-def write_state(path: Path, state: SavedState, config: Config) -> None:
-    """Write the state, together with the settings, for people. Raises UsageError when it cannot be written."""
-    data = {
-        FORMAT: VERSION,
-        "model_sha256": state.model_sha256,
-        "config": asdict(config),
-        "baseline_latency_ms": state.baseline_ms,
-        "incumbent_latency_ms": state.incumbent_ms,
-        "profiled_patterns": dict(state.profiled),
-        "placement": state.placement.as_json(),
-        "cache": state.cache.to_data(),
-        "variance": asdict(state.variance),
-        "region": None if state.profile is None else _profile_data(state.profile),
-        "searches": dict(state.searches),
-        "proposed": sorted(state.proposed),
-        "finished": {signature: list(map(_record_data, found)) for signature, found in state.finished.items()},
-        "failed_readings": dict(state.failures),
-        "final": None if state.final is None else _duel_data(state.final.duel),
-    }
-    text = yaml.dump(data, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
-    write_text(path, text, UsageError)
 
 
 def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
@@ -130,69 +160,37 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
         placement = Placement.from_json(data["placement"])
         for port, _ in placement:
             graph.value_of(port)
-        return SavedState(
-            model_sha256=model_sha256,
-            baseline_ms=_milliseconds(data["baseline_latency_ms"]),
-            incumbent_ms=_milliseconds(data["incumbent_latency_ms"]),
+        variance, final = data.get("variance"), _duel(data.get("final"), began=False)
+        known = TunerState(
+            baseline_ms=_number(data["baseline_latency_ms"]),
+            incumbent_ms=_number(data["incumbent_latency_ms"]),
+            variance=PooledVariance(float(variance["squares"]), int(variance["freedom"]))
+            if variance is not None
+            else PooledVariance(),
             profiled={str(k): int(v) for k, v in data["profiled_patterns"].items()},
-            placement=placement,
+            finished={str(k): _records(v) for k, v in (data.get("finished") or {}).items()},
+            failures={str(k): int(v) for k, v in (data.get("failed_readings") or {}).items()},
+            final=None if final is None else FinalComparison(final),
+        )
+        return SavedState(
+            known,
+            placement,
             cache=PatternCache.from_data(data["cache"], str(path)),
-            variance=_variance(data.get("variance")),
             searches=dict(data.get("searches") or {}),
             proposed=tuple(map(str, data.get("proposed") or ())),
-            profile=_profile(data["region"]) if data.get("region") else None,
-            finished={str(k): tuple(map(_record, v)) for k, v in (data.get("finished") or {}).items()},
-            failures={str(k): int(v) for k, v in (data.get("failed_readings") or {}).items()},
-            final=_final(data.get("final")),
+            region=_region(data["region"]) if data.get("region") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
-def _profile_data(profile: SavedProfile) -> dict[str, Any]:
-    placement, speedup, latency_ms = profile.before
-    return {
-        "signature": profile.signature,
-        "before": {"placement": placement.as_json(), "speedup": speedup, "latency_ms": latency_ms},
-        "records": list(map(_record_data, profile.records)),
-        "pending": profile.pending,
-        "placement": None if profile.placement is None else profile.placement.as_json(),
-        "duel": None if profile.duel is None else _duel_data(profile.duel),
-    }
-
-
-def _record_data(record: SavedRecord) -> dict[str, Any]:
-    return {**vars(record), "scheme": record.scheme.to_data()}
-
-
-def _record(data: Mapping[str, Any]) -> SavedRecord:
-    return SavedRecord(
-        str(data["signature"]),
-        InsertionScheme.from_data(data["scheme"]),
-        _milliseconds(data["latency_ms"]),
-        bool(data["failed"]),
-        bool(data["accepted"]),
-        str(data["reason"]),
-    )
-
-
-def _duel_data(duel: Duel) -> dict[str, Any]:
-    return {key: _plain(value) for key, value in asdict(duel).items()}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _profile(data: Mapping[str, Any]) -> SavedProfile:
-    before = data["before"]
-    records = tuple(map(_record, data["records"]))
-    pending = data["pending"]
+def _region(data: Mapping[str, Any]) -> _Region:
+    before, records, pending = data["before"], _records(data["records"]), data["pending"]
     if pending is not None and not 0 <= int(pending) < len(records):
         raise ValueError(f"there is no scheme {pending}")
-    return SavedProfile(
+    return _Region(
         str(data["signature"]),
-        (Placement.from_json(before["placement"]), _ratio(before["speedup"]), _milliseconds(before["latency_ms"])),
+        (Placement.from_json(before["placement"]), _number(before["speedup"]), _number(before["latency_ms"])),
         records,
         None if pending is None else int(pending),
         _duel(data["duel"]),
@@ -200,38 +198,87 @@ def _profile(data: Mapping[str, Any]) -> SavedProfile:
     )
 
 
-def _duel(data: Mapping[str, Any] | None) -> Duel | None:
+def _records(data: list[Mapping[str, Any]]) -> tuple[SchemeRecord, ...]:
+    return tuple(
+        SchemeRecord(
+            index=index,
+            scheme=InsertionScheme.from_data(each["scheme"]),
+            placement=Placement(),
+            latency_ms=_number(each["latency_ms"]),
+            failed=bool(each["failed"]),
+            accepted=bool(each["accepted"]),
+            reason=str(each["reason"]),
+            signature=str(each["signature"]),
+        )
+        for index, each in enumerate(data)
+    )
+
+
+def _duel(data: Mapping[str, Any] | None, began: bool = True) -> Duel | None:
+    """The turns; ``began`` where a promising reading led to them."""
     if data is None:
         return None
     incumbent, candidate = (tuple(map(_reading, data[key])) for key in ("incumbent_ms", "candidate_ms"))
-    return Duel(int(data["turns"]), _reading(data["first_ms"]), incumbent, candidate)
-
-
-def _final(data: Mapping[str, Any] | None) -> FinalComparison | None:
-    if data is None:
-        return None
-    incumbent, candidate = (tuple(map(_reading, data[key])) for key in ("incumbent_ms", "candidate_ms"))
-    return FinalComparison(Duel(int(data["turns"]), incumbent_ms=incumbent, candidate_ms=candidate))
-
-
-def _variance(data: Mapping[str, Any] | None) -> PooledVariance:
-    return PooledVariance() if data is None else PooledVariance(float(data["squares"]), int(data["freedom"]))
-
-
-def _ratio(number: object) -> float | None:
-    return _milliseconds(number)
+    return Duel(int(data["turns"]), _reading(data["first_ms"]) if began else math.nan, incumbent, candidate)
 
 
 def _reading(number: object) -> float:
-    found = _milliseconds(number)
+    found = _number(number)
     if found is None:
         raise ValueError("a reading is missing")
     return found
 
 
-def _milliseconds(number: object) -> float | None:
+def _number(number: object) -> float | None:
+    """A latency or a speedup; None where there is none."""
     if number is None:
         return None
     if not isinstance(number, (int, float)) or not 0 < number < math.inf:
         raise ValueError(f"{number!r} is not a latency")
     return float(number)
+
+
+# --- gone on with ----------------------------------------------------------------------------------------------------
+
+
+def resumed(saved: SavedState, core: Evolve) -> TunerState:
+    """The state of a search that goes on; ``core`` is a new one, and takes over what was tried.
+
+    Raises:
+        UsageError: the parts of the file contradict each other.
+    """
+    known, speedup = saved.known, None
+    if known.baseline_ms is not None and known.incumbent_ms is not None:
+        speedup = known.baseline_ms / known.incumbent_ms
+    core.best = core.incumbent_of(saved.placement, speedup)
+    try:
+        core.restore(saved.searches, saved.proposed)
+        return known if saved.region is None else _with_region(known, saved.region, core)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UsageError(f"the saved state is damaged: {type(error).__name__}: {error}") from error
+
+
+def _with_region(known: TunerState, region: _Region, core: Evolve) -> TunerState:
+    placement, speedup, latency_ms = region.before
+    records = []
+    for held in region.records:
+        search = core.search_of(core.space.patterns[held.signature])
+        first = held.index == 0 and bool(region.signature)
+        found = placement if first else core.again(search, held.scheme).placement
+        records.append(replace(held, placement=found))
+    pending = None
+    if region.pending is not None:
+        record = records[region.pending]
+        search = core.searches[record.signature]
+        if region.duel is None:  # it was generated, but never measured
+            core.withdraw(search, record.scheme, region.placement or record.placement)
+            del records[region.pending :]
+        else:
+            candidate = core.again(search, record.scheme, region.placement)
+            records[region.pending] = record = replace(record, placement=candidate.placement)
+            proposal = core.propose(candidate, f"step by step: {record.signature[:8]}, again")
+            pending = Pending(record.index, proposal, None, region.duel)
+    if not region.signature:
+        return known if pending is None else replace(known, carried=(records[0], pending))
+    before = (core.incumbent_of(placement, speedup), latency_ms)
+    return replace(known, profile=Profile(region.signature, before, tuple(records), pending))

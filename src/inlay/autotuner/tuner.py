@@ -20,9 +20,8 @@ from inlay.autotuner import state as transitions
 from inlay.autotuner.findings import Findings
 from inlay.autotuner.kept_calibration import beside
 from inlay.autotuner.reporting import reporter
-from inlay.autotuner.resume import resumed, saved
 from inlay.autotuner.state import TunerState
-from inlay.autotuner.state_file import read_state, write_state
+from inlay.autotuner.state_file import read_state, resumed, write_state
 from inlay.autotuner.subject import SampleSource, Source, Subject
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, replacing
@@ -361,7 +360,7 @@ class QDQAutotuner(Findings):
         """
         self.refuse_overwriting(path)
         self.keep_calibration_beside(path)
-        write_state(Path(path), saved(self._subject.sha256, self._state, self._core), self._core.config)
+        write_state(Path(path), self._subject.sha256, self._state, self._core)
 
     def load_state(self, path: str | Path) -> None:
         """Continue from :meth:`save_state`; :attr:`profile_region` is the region at hand.
