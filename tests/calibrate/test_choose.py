@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +20,7 @@ from inlay.calibrate.choose import choose_calibration, choose_method
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.observe import Observed, observe
 from inlay.calibrate.ranges import RangeProbe
-from inlay.calibrate.scorer import Question, Score, TableScorer, in_process
+from inlay.calibrate.scorer import Question, Score, in_process, score_by
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Feed, Samples, StressSet, Variation
@@ -81,17 +81,9 @@ class Scorer:
         return min(sqnr(np.stack([a[n] for a, _ in pairs]), np.stack([b[n] for _, b in pairs])) for n in pairs[0][0])
 
 
-class By:
+def by(function: Callable[[QParamsTable, Placement], float | Failed]) -> Score:
     """The score that a function gives."""
-
-    def __init__(self, function: Callable[[QParamsTable, Placement], float | Failed]) -> None:
-        self.function = function
-
-    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
-        return (self(*question) for question in questions)
-
-    def __call__(self, table: QParamsTable, placement: Placement) -> float | Failed:
-        return self.function(table, placement)
+    return lambda questions: (function(*question) for question in questions)
 
 
 def task(space: Workspace, feeds: Sequence[Feed], score: Score, **more: Any) -> CalibrationTask:
@@ -102,14 +94,14 @@ def task(space: Workspace, feeds: Sequence[Feed], score: Score, **more: Any) -> 
 def choose(space: Workspace, least_db: float | None = None) -> tuple[CalibrationChoice, Scorer]:
     scorer = Scorer(space)
     some = [dict(feed) for feed in space.feeds[:8]]
-    return choose_calibration(task(space, some, scorer, min_sqnr_db=least_db), 3.0, clock=StepClock()), scorer
+    return choose_calibration(task(space, some, scorer.each, min_sqnr_db=least_db), 3.0, clock=StepClock()), scorer
 
 
 def test_never_worse_than_the_best_method_alone(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(12))
     found, scorer = choose(space)
     partial = space.observed.half(1)
-    single, scores = choose_method(task(space, (), scorer), space.full())
+    single, scores = choose_method(task(space, (), scorer.each), space.full())
     after = scorer(found.table(space.prepared, partial), space.full())
     assert set(scores) == set(METHODS)
     if found.method != single:  # another one may be better once weights are rounded: that depends on the processor
@@ -139,7 +131,7 @@ def test_the_method_is_chosen_for_the_weights_as_they_are_rounded(workspace: Mak
         return scorer(table, placement) + credits.get(table.params("v1", QType.UINT8), 0.0)
 
     some = [dict(feed) for feed in space.feeds[:8]]
-    found = choose_calibration(task(space, some, By(score), methods=(first, last)), 3.0, clock=StepClock())
+    found = choose_calibration(task(space, some, by(score), methods=(first, last)), 3.0, clock=StepClock())
     assert found.rounding.steps
     assert asked == {False, True}
     assert max(found.scores, key=found.scores.__getitem__) == first
@@ -166,7 +158,7 @@ def test_several_hands_choose_as_one_does(
         exact = Session(space.prepared.emitter.base, space.prepared.store)
         last = some.part(range(8, 12))
         judge = Judge([exact.run(feed) for feed in last.feeds], last, Bound(), confidence=None)
-        score = TableScorer(judge, in_process(space.prepared, last.feeds))
+        score = score_by(judge, in_process(space.prepared, last.feeds))
         with pooled(open_pool, 1e9):
             observed = observe(space.prepared, some)
             asked = task(space, some.feeds, score, observed=observed, min_sqnr_db=60.0)
@@ -226,7 +218,7 @@ def test_products_are_chosen_for_where_all_is_clearly_below_the_bound(
         return full_db if placement == full else 30.0
 
     some = [dict(feed) for feed in space.feeds]
-    given = task(space, some, By(score), min_sqnr_db=20.0, products=products)
+    given = task(space, some, by(score), min_sqnr_db=20.0, products=products)
     found = choose_calibration(given, 0.0, clock=StepClock())
     assert (asked.count(full), asked.count(products) > len(METHODS)) == ((1, True) if apart else (len(asked), False))
     assert set(found.scores) == set(METHODS)
@@ -240,7 +232,7 @@ def test_a_choice_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
         return Failed("run", "no") if table.corrects("conv0") else 10.0
 
     some = [dict(feed) for feed in space.feeds]
-    found = choose_calibration(task(space, some, By(score)), 0.0, clock=StepClock())
+    found = choose_calibration(task(space, some, by(score)), 0.0, clock=StepClock())
     assert not found.weight_error_means
     assert found.method == METHODS[0]
 
@@ -252,10 +244,10 @@ def test_a_method_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
     def score(table: QParamsTable, placement: Placement) -> float | Failed:
         return Failed("run", "no") if next(failed) else -10.0
 
-    method, scores = choose_method(task(space, (), By(score)), space.full())
+    method, scores = choose_method(task(space, (), by(score)), space.full())
     assert method == METHODS[1]
     assert list(scores) == [METHODS[i] for i in (1, 3, 4, 5)]
-    nothing = choose_method(task(space, (), By(lambda *_: Failed("run", "no"))), space.full())
+    nothing = choose_method(task(space, (), by(lambda *_: Failed("run", "no"))), space.full())
     assert nothing == (METHODS[0], {})
 
 
@@ -266,7 +258,7 @@ def test_where_the_first_method_is_hopeless_no_other_is_tried(workspace: MakeWor
         asked.append(5.0 + len(asked))
         return asked[-1]
 
-    given = task(space, (), By(score)), space.full()
+    given = task(space, (), by(score)), space.full()
     assert choose_method(*given, least_db=6.0) == (METHODS[0], {METHODS[0]: 5.0})
     del asked[:]
     assert set(choose_method(*given, least_db=5.0)[1]) == {*METHODS}, "at the limit all are"
@@ -274,7 +266,7 @@ def test_where_the_first_method_is_hopeless_no_other_is_tried(workspace: MakeWor
 
 def test_without_samples_one_method_serves(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(4))
-    found = choose_calibration(task(space, (), Scorer(space)), 3.0, clock=StepClock())
+    found = choose_calibration(task(space, (), Scorer(space).each), 3.0, clock=StepClock())
     assert not found.chosen
     assert not found.weight_error_means
     assert str(found) == f"ranges by {found.method}"
@@ -319,7 +311,7 @@ def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
             clock.sleep(seconds)
             return scorer(table, placement)
 
-        return By(score)
+        return by(score)
 
     def chosen(score: Score, seconds: float, inference_s: float = 0.0) -> CalibrationChoice:
         until = Deadline(clock() + seconds, clock)
@@ -340,7 +332,7 @@ def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
         assert CalibrationChoice.from_json(cut.as_json()) == replace(cut, rounding=NEAREST)
 
 
-def on_varied(scorer: Scorer, factor: float) -> Score:
+def on_varied(scorer: Scorer, factor: float) -> Scorer:
     """The score on samples that are scaled up."""
     space = scorer.space
     varied = Workspace.__new__(Workspace)
@@ -358,13 +350,13 @@ def test_ranges_are_widened_for_variations_at_a_small_price_only(workspace: Make
 
     def chosen(observed: Observed, stress_score: Score | None) -> CalibrationChoice:
         more: dict[str, Any] = {"observed": observed, "methods": ("minmax",), "stress_score": stress_score}
-        return choose_calibration(task(space, some.feeds, scorer, **more), 0.0)
+        return choose_calibration(task(space, some.feeds, scorer.each, **more), 0.0)
 
     plain, stressed = observe(space.prepared, some), observe(space.prepared, some, stress=stress)
-    assert chosen(plain, varied) == chosen(stressed, None), "nothing is known of the one or the other"
-    before, after = chosen(plain, varied), chosen(stressed, varied)
+    assert chosen(plain, varied.each) == chosen(stressed, None), "nothing is known of the one or the other"
+    before, after = chosen(plain, varied.each), chosen(stressed, varied.each)
     tables = [c.table(space.prepared, o.half(1)) for c, o in ((before, plain), (after, stressed))]
-    of_samples, of_varied = ([float(cast(float, score(t, placement))) for t in tables] for score in (scorer, varied))
+    of_samples, of_varied = ([score(t, placement) for t in tables] for score in (scorer, varied))
     assert of_samples[1] >= of_samples[0] - policy.STRESS_PRICE_DB
     assert (after.report["varied_before_db"], after.report["varied_after_db"]) == pytest.approx(of_varied)
     assert after.report["price_db"] == pytest.approx(of_samples[0] - of_samples[1])
@@ -389,7 +381,7 @@ def test_a_selection_that_is_cut_short_says_so(workspace: MakeWorkspace, monkeyp
 
     monkeypatch.setattr(RangeProbe, "each", slow)
     some, until = [dict(feed) for feed in space.feeds[:8]], Deadline(clock() + 60.0, clock)
-    found = choose_calibration(task(space, some, Scorer(space)), 3.0, deadline=until)
+    found = choose_calibration(task(space, some, Scorer(space).each), 3.0, deadline=until)
     assert "fewer trials" in found.cut
     assert found.report["after_db"] >= found.report["before_db"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inlay.calibrate.clock import FeedsUntil
-from inlay.calibrate.scorer import ExactOutputs, OnTarget, Outcomes, Question, Run, TableScorer, in_process
+from inlay.calibrate.scorer import ExactOutputs, OnTarget, Outcomes, Question, Run, in_process, score_by
 from inlay.data import Feed, Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
@@ -42,16 +42,16 @@ def test_the_score_is_the_sqnr_of_the_worst_output(workspace: MakeWorkspace) -> 
     space = workspace(small_model(), samples=3)
     judge = judge_of(space)
     run = here_on(space)
-    found = TableScorer(judge, run)(space.table, space.full())
+    (found,) = score_by(judge, run)([(space.table, space.full())])
     outputs = next(run([(space.table, space.full())])).result()
     pairs = [
         (np.stack([want[name] for want in judge.reference]), np.stack([got[name] for got in outputs]))
         for name in judge.reference[0]
     ]
     assert found == pytest.approx(min(sqnr(want, got) for want, got in pairs))
-    assert TableScorer(judge, run)(space.table, Placement()) == EXACT_DB
+    assert [*score_by(judge, run)([(space.table, Placement())])] == [EXACT_DB]
     both = [(space.table, space.full()), (space.table, Placement())]
-    assert [*TableScorer(judge, run).each(both)] == [found, EXACT_DB]
+    assert [*score_by(judge, run)(both)] == [found, EXACT_DB]
 
 
 def test_exact_outputs_are_computed_once_and_in_time(workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,10 +80,11 @@ def test_a_worker_gives_the_score_of_this_process(workspace: MakeWorkspace, tmp_
     judge, paths = judge_of(space), [tmp_path / f"{i}.npz" for i in range(2)]
     for path, feed in zip(paths, space.feeds, strict=True):
         save_feed(path, dict(feed))
-    here = TableScorer(judge, here_on(space))(space.table, space.full())
+    (here,) = score_by(judge, here_on(space))([(space.table, space.full())])
     with Worker(TargetSpec("null"), tmp_path) as worker:
         target = OnTarget(space.prepared, worker, paths)
-        assert TableScorer(judge, target.outputs)(space.table, space.full()) == pytest.approx(here, abs=0.5)
+        (there,) = score_by(judge, target.outputs)([(space.table, space.full())])
+        assert there == pytest.approx(here, abs=0.5)
         outputs, ns = target.timed_outputs(space.table, space.full(), 1_000_000)
     assert judge.judge(outputs).sqnr_db == pytest.approx(here, abs=0.5)
     assert ns > 0.0
@@ -107,7 +108,7 @@ def test_failures_are_values(workspace: MakeWorkspace, error: TargetError, stage
 
     space = workspace(small_model())
     failed = Failed(stage, str(error))  # type: ignore[arg-type]
-    assert [*TableScorer(judge_of(space), broken).each([(space.table, space.full())] * 2)] == [failed] * 2
+    assert [*score_by(judge_of(space), broken)([(space.table, space.full())] * 2)] == [failed] * 2
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -121,14 +122,14 @@ def test_a_stand_in_scores_in_place_of_a_device_that_it_is_like(
         save_feed(path, dict(feed))
     questions = [(space.table, p) for p in (space.full(), Placement(), space.full())]
     with Worker(TargetSpec("null"), tmp_path) as worker:
-        scorer = TableScorer(judge_of(space), OnTarget(space.prepared, worker, paths).outputs)
-        alone, builds = [*scorer.each(questions)], worker.builds
+        score = score_by(judge_of(space), OnTarget(space.prepared, worker, paths).outputs)
+        alone, builds = [*score(questions)], worker.builds
         if not alike:
             monkeypatch.setattr(worker, "fingerprint", replace(worker.fingerprint, facts={"cpu": "another"}))
         busy_s, pool = worker.busy_s, PoolHere(2)
         with pooled(pool.open_pool):
             pool_for(1e9)
-            assert [*scorer.each(questions)] == alone
+            assert [*score(questions)] == alone
         assert worker.builds == 2 * builds, "whoever built them"
         assert (worker.busy_s > busy_s) is not alike
     assert pool.asked == {"stand_in": 3}

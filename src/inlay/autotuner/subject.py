@@ -18,7 +18,7 @@ from inlay.autotuner.kept_calibration import Calibration, keep, kept, key_of
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.observe import observe
-from inlay.calibrate.scorer import TableScorer, in_process
+from inlay.calibrate.scorer import in_process, score_by
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, files_of, input_specs, random_samples, read_samples, split
@@ -208,7 +208,7 @@ class Subject:
             observed=observed,
             placement=prepared.label(frozenset(u.name for u in prepared.selectable)),
             feeds=self._samples.feeds,
-            score=TableScorer(judge, in_process(prepared, some.feeds)),
+            score=score_by(judge, in_process(prepared, some.feeds)),
         )
         choice = choose_calibration(task, policy.DEFAULT_SECONDS)
         return Calibration(choice.table(prepared, observed), choice.rounding, choice.digest(observed))

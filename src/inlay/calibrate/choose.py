@@ -161,7 +161,7 @@ def choose_method(
     observed, scores = task.observed.half(1), dict[str, float]()
     tables = ((CalibrationChoice(method).table(task.prepared, observed), placement) for method in methods)
     begun = deadline.clock()
-    for method, db in zip(counting(methods, "judge ranges by method"), task.score.each(tables), strict=False):
+    for method, db in zip(counting(methods, "judge ranges by method"), task.score(tables), strict=False):
         if not isinstance(db, Failed):
             scores[method] = db
             if method == methods[0] and db < least_db:

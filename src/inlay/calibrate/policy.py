@@ -18,8 +18,7 @@ ROUNDING_IN_TIME = 6
 type of weights is judged on a few. The products of a seeded ViT gained
 3.9 dB by it in 75 s, where another method for all ranges had left them at 22.0 dB."""
 METHODS_IN_TIME = 2 + ROUNDING_IN_TIME
-"""Scorings that must fit for a second method to be tried, the first one's included: where they do not, that one tells
-nothing."""
+"""Try a second method only if this many scorings (both included) still fit."""
 ROUNDING_INFERENCES = 12
 """Inferences of the numeric reference that must fit besides: four make the moments, two models are judged on four.
 On a model of 355 MB each takes 0.5 s, where scoring takes 0.7 s for a table: what was begun then was for nothing."""

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -32,6 +31,8 @@ Outcomes = Iterator["Future[list[dict[str, np.ndarray]]]"]
 """For each question in turn the outputs for every sample, or the TargetError that it ended with."""
 Run = Callable[[Iterable[Question]], Outcomes]
 """Runs quantized models on each scoring sample."""
+Score = Callable[[Iterable[Question]], Iterator[float | Failed]]
+"""SQNR in dB of the worst output for each question in turn, or where it failed; a table is made when its turn comes."""
 
 
 _NUMBERS = itertools.count()  # of tables: models with the same placement differ
@@ -66,18 +67,6 @@ class ExactOutputs:
     @cached_property
     def _session(self) -> SharedSession:
         return SharedSession(self._prepared.emitter.base, self._prepared.store, optimize=True)
-
-
-class Score(Protocol):
-    """SQNR in dB of the worst output when a placement is quantized with a table, or where it failed."""
-
-    def __call__(self, table: QParamsTable, placement: Placement) -> float | Failed:
-        """The score of one table."""
-        ...
-
-    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
-        """Of several in turn; a table is made when its turn comes."""
-        ...
 
 
 def in_process(prepared: PreparedModel, feeds: Sequence[Feed]) -> Run:
@@ -144,29 +133,22 @@ class OnTarget:
         return CandidateWriter(self.prepared, table, f"probe {next(_NUMBERS)}", "").write(placement)
 
 
-@dataclass(frozen=True, eq=False)
-class TableScorer:
-    """Scores qparams tables, as :class:`Score` says.
+def score_by(judge: Judge, run: Run) -> Score:
+    """How good tables are for placements.
 
-    Attributes:
+    Args:
         judge: compares outputs with those of the float model on the scoring samples.
         run: gives those of quantized models on the same samples.
     """
 
-    judge: Judge
-    run: Run
-
-    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
-        """SQNR in dB of the worst output with each table, or where it failed."""
-        for outcome in self.run(questions):
+    def score(questions: Iterable[Question]) -> Iterator[float | Failed]:
+        for outcome in run(questions):
             try:
-                yield self.judge.judge(outcome.result()).sqnr_db
+                yield judge.judge(outcome.result()).sqnr_db
             except TargetError as error:
                 yield Failed(_stage(error), str(error))
 
-    def __call__(self, table: QParamsTable, placement: Placement) -> float | Failed:
-        """The same of one."""
-        return next(self.each([(table, placement)]))
+    return score
 
 
 def _stage(error: TargetError) -> Stage:

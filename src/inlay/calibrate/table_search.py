@@ -13,7 +13,7 @@ from inlay.calibrate.clock import FeedsUntil
 from inlay.calibrate.gptq import only, round_weights, rounding_seconds, weights_alone
 from inlay.calibrate.observe import Observed
 from inlay.calibrate.ranges import RangeProbe, Ranges, RangeTask, choose_ranges
-from inlay.calibrate.scorer import ExactOutputs, Score, TableScorer, in_process
+from inlay.calibrate.scorer import ExactOutputs, Score, in_process, score_by
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
@@ -40,7 +40,7 @@ class CalibrationTask:
         placement: all that may be quantized.
         feeds: calibration samples; without any (or with random ones, which say nothing about ranges) one method serves
             for all.
-        score: of a table and a placement, on samples of no scene that the second half of ``feeds`` shows.
+        score: of tables and placements, on samples of no scene that the second half of ``feeds`` shows.
         min_sqnr_db: the accuracy constraint in dB, or None.
         methods: to choose from; earlier ones win ties.
         fixed: qparams that replace the computed ones.
@@ -123,7 +123,7 @@ class TableSearch:
     def scores(self, choices: Iterable[CalibrationChoice], score: Score | None = None) -> Iterator[float | Failed]:
         """SQNR in dB of all that is quantized by each choice, by the task's score or another one."""
         questions = ((self.task.second_half(choice), self.placement) for choice in choices)
-        return (score or self.task.score).each(questions)
+        return (score or self.task.score)(questions)
 
     def rounded(self, seconds: float, time_share: float) -> tuple[TableSearch, bool]:
         """The same with weights rounded as their outputs ask for, where outputs of the model gain, and biases for that.
@@ -170,7 +170,7 @@ class TableSearch:
             score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.choice.method)
             parts = {t: only(found.rounding, t) for t in dict.fromkeys(t for _, t in steps)}  # the usual type first
             # weights alone: activations make more noise, and chance would decide
-            scores = score.each(
+            scores = score(
                 (task.second_half(choice), weights_alone(task.prepared, t))
                 for t, part in parts.items()
                 for choice in (nearest, nearest.rounding_by(part))
@@ -188,7 +188,7 @@ class TableSearch:
     def _reference_score(self, first: Sequence[Feed]) -> Score:
         """The score on some of these samples, in the numeric reference. Raises TimedOut."""
         feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
-        return TableScorer(self._judge(feeds), in_process(self.task.prepared, feeds))
+        return score_by(self._judge(feeds), in_process(self.task.prepared, feeds))
 
     def _judge(self, feeds: Sequence[Feed]) -> Judge:
         """Compares with the float model on ``feeds``. Raises CompileFailed, RunFailed."""
@@ -220,7 +220,7 @@ class TableSearch:
                 limit_db = (had_db + limit_db) / 2
                 continue
             found, had_db = part, limit_db
-            measured_db = self.task.score(self.task.second_half(self.choice), part)
+            measured_db = next(self.task.score([(self.task.second_half(self.choice), part)]))
             if isinstance(measured_db, Failed):
                 break
             excess_db = measured_db - min_sqnr_db

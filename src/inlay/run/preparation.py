@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
 from inlay.calibrate.observe import observe
-from inlay.calibrate.scorer import OnTarget, TableScorer, in_process
+from inlay.calibrate.scorer import OnTarget, in_process, score_by
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, StressSet, bound, input_specs
@@ -204,11 +204,11 @@ def _candidates(
             observed=observed,
             placement=placement,
             feeds=() if parts.calibration.kind == "random" else parts.calibration.feeds,
-            score=TableScorer(judge, outputs),
+            score=score_by(judge, outputs),
             min_sqnr_db=config.bound.min_sqnr_db,
             methods=config.methods,
             fixed=fixed,
-            stress_score=TableScorer(test.judge, varied.outputs) if test.names and not spared else None,
+            stress_score=score_by(test.judge, varied.outputs) if test.names and not spared else None,
             products=anchors.get(CONV_MATMUL, Placement()),
         )
         seconds = policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s

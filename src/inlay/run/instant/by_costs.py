@@ -19,7 +19,7 @@ import numpy as np
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.observe import halves, observe
 from inlay.calibrate.policy import METHODS_IN_TIME
-from inlay.calibrate.scorer import TableScorer, in_process
+from inlay.calibrate.scorer import in_process, score_by
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice, sharing_of
 from inlay.deadline import Deadline
@@ -180,7 +180,7 @@ def choose_by_costs(
             observed=observed,
             placement=every,
             feeds=samples.feeds if one_shot.real else (),
-            score=TableScorer(few, in_process(prepared, [samples.feeds[i] for i in numbers])),
+            score=score_by(few, in_process(prepared, [samples.feeds[i] for i in numbers])),
             methods=_METHODS,
         )
         until = deadline.within(calibrating_s)

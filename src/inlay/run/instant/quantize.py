@@ -10,7 +10,7 @@ from pathlib import Path
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.observe import observe
-from inlay.calibrate.scorer import OnTarget, TableScorer
+from inlay.calibrate.scorer import OnTarget, score_by
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import sharing_of
 from inlay.data import InputSpec, Samples, save_feeds
@@ -240,8 +240,8 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
         observed=observed,
         placement=placement,
         feeds=samples.feeds if one_shot.real and ranged else (),
-        score=TableScorer(one_shot.judge, on_samples.outputs),
-        stress_score=TableScorer(test.judge, on_variations.outputs) if test.names else None,
+        score=score_by(one_shot.judge, on_samples.outputs),
+        stress_score=score_by(test.judge, on_variations.outputs) if test.names else None,
     )
     choice = choose_calibration(task, policy.DEFAULT_SECONDS)
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
