@@ -20,8 +20,7 @@ from inlay.model.pool import Stored, pooled
 from inlay.model.reference import Session
 from inlay.prepare import smoothquant
 from inlay.prepare.model import PreparedModel, Request, prepare
-from inlay.prepare.smoothquant import Scales, find_scales, smoothed
-from inlay.prepare.smoothquant_eval import ProductNoise, QuantMode, Variant
+from inlay.prepare.smoothquant import ProductNoise, QuantMode, Scales, Variant, find_scales, smoothed
 from inlay.quant import positions
 from inlay.quant.accuracy import Outputs
 from inlay.quant.qparams import QParamsTable

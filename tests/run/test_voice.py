@@ -22,7 +22,7 @@ from inlay.model.load import load
 from inlay.model.pinned import random_operators
 from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.prepare.smoothquant_eval import ProductNoise
+from inlay.prepare.smoothquant import ProductNoise
 from inlay.quant.accuracy import Judge
 from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.sensitivity import sensitivity

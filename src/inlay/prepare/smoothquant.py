@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
+from enum import Enum, auto
+from functools import cached_property, partial
 
 import numpy as np
 import onnx_ir as ir
@@ -32,12 +32,16 @@ from inlay.model.heard import counting
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession
-from inlay.model.pool import each
+from inlay.model.pool import Stored, each
+from inlay.model.reference import outputs_of
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.smoothing_factors import Channels, ProductInput, best_scales, matter, product_inputs, weight_of
-from inlay.prepare.smoothquant_eval import ProductNoise, QuantMode, Question, Variant, is_dynamic
 from inlay.quant.accuracy import Judge, Outputs
+from inlay.quant.emit import Emitter
+from inlay.quant.observers import Range
 from inlay.quant.positions import find_positions
+from inlay.quant.qparams import QParamsTable
+from inlay.types import Placement, Port, QType
 
 _FOLDED_GAIN = 0.9  # error in the products over that without, from which on it is done where it costs nothing,
 _WRITTEN_GAIN = 0.7  # ... and where it costs a Mul (1.5 dB)
@@ -188,28 +192,17 @@ def _that_help(
     if not most:
         return replace(best, in_time=False)
     modes = modes[: max(1, min(most, affordable(soon)))]
-    made: deque[tuple[Scales, Variant]] = deque()
-
-    def questions() -> Iterator[Question]:
-        yield from ((plain, mode, False) for mode in modes[len(first_db) :])
+    now, found_db = plain, np.array([*first_db, *noise.each((plain, mode, False) for mode in modes[len(first_db) :])])
+    found_db = np.append(found_db, found_db[0])
+    try:
         for tried in attempts:
             changed, exact_db = with_scales(tried)
-            if exact_db >= _EXACT_DB:  # but not where it is no number
-                after = noise.of(changed, tried)
-                made.append((tried, after))
-                yield from ((after, mode, False) for mode in modes)
-                if after.factors:
-                    yield after, modes[0], True
-
-    judged = noise.each(questions())
-    plain_db = [*first_db, *islice(judged, len(modes) - len(first_db))]
-    found_db = np.array([*plain_db, plain_db[0]])
-    now = plain
-    try:
-        for db in judged:
-            tried, after = made.popleft()
-            after_db = np.array([db, *islice(judged, len(modes) - 1)])
-            after_db = np.append(after_db, next(judged) if after.factors else db)
+            if not exact_db >= _EXACT_DB:  # also where it is no number
+                continue
+            after = noise.of(changed, tried)
+            asked = [*((after, mode, False) for mode in modes), *([(after, modes[0], True)] if after.factors else [])]
+            after_db = np.array([*noise.each(asked)])
+            after_db = after_db if after.factors else np.append(after_db, after_db[0])
             least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
             if _gains(after_db - found_db, least_db, partial(_hidden_db, noise, now, after)):
                 best, found_db, now = Smoothed(dict(tried), model=after.prepared), after_db, after
@@ -275,3 +268,121 @@ def _replace(graph: ir.Graph, node: ir.Node, slot: int, value: ir.Value, array: 
     node.replace_input_with(slot, add_constant(graph, f"{value.name}_{suffix}", array.astype(np.float32)))
     if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
         del graph.initializers[str(value.name)]
+
+
+# --- how much low precision in products disturbs the outputs, in each of the modes that they may have
+
+
+class QuantMode(Enum):
+    """What is in low precision."""
+
+    STATIC = auto()
+    DYNAMIC = auto()
+    ACTIVATIONS = auto()  # static, and the weights in float, since rounding them well may leave little noise
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One model whose products may be in low precision.
+
+    Attributes:
+        prepared: the model.
+        ranges: of what its products read.
+        factors: ports of the Mul nodes that divide activations, where these may be in low precision, too.
+    """
+
+    prepared: PreparedModel
+    ranges: Mapping[str, Range]
+    factors: Sequence[Port]
+
+
+Question = tuple[Variant, QuantMode, bool]
+"""A model, the mode of its products, and whether the Mul nodes that divide activations are in low precision as well:
+their factors, of which the least are rounded to nothing, may cost more than smooth channels gain."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProductNoise:
+    """The disturbance of a model's outputs by its products.
+
+    Attributes:
+        prepared: the model.
+        inputs: what the products read.
+        arrays: samples of these values, channels last, whose ranges static products have.
+        feeds: other samples, which judge.
+        judge: compares with the float model on them.
+    """
+
+    prepared: PreparedModel
+    inputs: Sequence[ProductInput]
+    arrays: Mapping[str, Sequence[np.ndarray]]
+    feeds: Sequence[Feed]
+    judge: Judge
+
+    @property
+    def modes(self) -> tuple[QuantMode, ...]:
+        """What the target's products may be."""
+        return (QuantMode.STATIC, QuantMode.DYNAMIC) if is_dynamic(self.prepared) else (QuantMode.STATIC,)
+
+    def of(self, changed: PreparedModel, scales: Mapping[str, Sequence[float]]) -> Variant:
+        """The model with the channels of activations divided by ``scales``, by activation, or as it was."""
+        selectable = {unit.name for unit in changed.selectable}
+        low = [one for one in self.inputs if one.multiplier in selectable]
+        ranges: dict[str, Range] = {}
+        for one in self.inputs:
+            ranges.update(dict.fromkeys(one.read_by(changed.graph), self._range(one.value, scales.get(one.value))))
+        for one in low:
+            factors = 1.0 / np.array(scales[one.value], np.float32)
+            given, constant = (changed.graph.value_of(port) for port in one.multiplied)
+            ranges[given] = self._range(one.value, None)
+            ranges[constant] = Range(0.0, float(factors.max()))
+        return Variant(changed, ranges, [port for one in low for port in one.multiplied])
+
+    def each(self, questions: Iterable[Question]) -> Iterator[float]:
+        """SQNR in dB of the worst output of several models in turn; where somebody helps, a few are made ahead.
+
+        Raises:
+            CompileFailed, RunFailed, Crashed, TimedOut: one does not run.
+        """
+        for outcome in each(outputs_of, ((self._model(*question), self.feeds, True) for question in questions)):
+            yield self._db(outcome.result())
+
+    def here(self, question: Question) -> float:
+        """The same of one in this process, so that its time tells what the others take."""
+        return self._db(outputs_of(self._model(*question), self.feeds, briefly=True))
+
+    def _db(self, got: Sequence[Outputs]) -> float:
+        return self.judge.judge(got).sqnr_db
+
+    def _model(self, variant: Variant, mode: QuantMode, factors: bool) -> Stored:
+        changed, rules = variant.prepared, self.prepared.rules
+        activation = QType.DYNAMIC if mode is QuantMode.DYNAMIC else rules.activation
+        products = [name for one in self.inputs for name in one.products]
+        sites = [(Port(name, 0), activation) for name in products]
+        if mode is not QuantMode.ACTIVATIONS:
+            sites += [(Port(name, 1), rules.weight) for name in products]
+        if factors:
+            sites += [(port, rules.activation) for port in variant.factors]
+        emitter = Emitter(changed.normalized.model, changed.graph, changed.store, base=changed.emitter.base)
+        table = QParamsTable(changed.graph, changed.rules, variant.ranges)
+        return Stored(emitter.emit(Placement(sites), table), changed.store)
+
+    def _range(self, value: str, scales: Sequence[float] | None) -> Range:
+        """Of all elements of an activation, once its channels are divided by ``scales``."""
+        low, high = self._channels[value]
+        divisors = np.array((1.0,) if scales is None else scales, np.float32)
+        return Range(float((low / divisors).min()), float((high / divisors).max()))
+
+    @cached_property
+    def _channels(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+        """By activation, least and largest element of each channel."""
+        found = {}
+        for value, arrays in self.arrays.items():
+            rows = [a.reshape(-1, a.shape[-1]) for a in arrays if a.size]
+            found[value] = np.min([r.min(axis=0) for r in rows], axis=0), np.max([r.max(axis=0) for r in rows], axis=0)
+        return found
+
+
+def is_dynamic(prepared: PreparedModel) -> bool:
+    """Whether the target has dynamic products."""
+    return any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)

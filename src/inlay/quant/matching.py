@@ -111,7 +111,9 @@ class _Matching:
         mine, its = node.outputs, best.outputs
         if node.op_type == _RESHAPE and not self._reshapes_alike(node, best):
             mine = ()
-        elif len(node.inputs) != len(best.inputs) and _is_product(node):  # one adds its bias in an operator of its own
+        elif (
+            len(node.inputs) != len(best.inputs) and node.op_type in _PRODUCTS
+        ):  # one adds its bias in an operator of its own
             mine, its = _sums(self._source, node), _sums(self._target, best)
         for value, there in (*zip(node.inputs, best.inputs, strict=False), *zip(mine, its, strict=False)):
             if value and there and not self._source.is_constant(value):
@@ -207,13 +209,9 @@ def _weights(graph: Graph, node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
     for value in node.inputs:
         array = graph.constant(value)
         if array is not None and array.size >= WEIGHT_ELEMENTS and array.dtype.kind == "f":
-            product = node.op_type in _PRODUCTS
-            yield ("MatMul", tuple(sorted(array.shape))) if product else (node.op_type, array.shape)
+            turned_too = node.op_type in _PRODUCTS
+            yield ("MatMul", tuple(sorted(array.shape))) if turned_too else (node.op_type, array.shape)
             return
-
-
-def _is_product(node: Node) -> bool:
-    return node.op_type in _PRODUCTS
 
 
 def _sums(graph: Graph, node: Node) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from inlay.model.passes.steps import add_constant
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.site import Grid, Read, Result, Site, dequantizers, grid_of
+from inlay.types import QType
 
 _SCALE = np.asarray(0.05, np.float32)  # of what is added
 _NUMPY: Mapping[ir.DataType, Any] = {
@@ -29,9 +30,9 @@ def quantize_read(site: Site, read: Read) -> None:
     """Let an operator read a float activation, or a float constant, through Q/DQ."""
     if read.is_constant:
         array = np.asarray(read.value.const_value.numpy(), np.float32)  # type: ignore[union-attr]
-        bias = read.slot == site.rule.bias
-        dtype = ir.DataType.INT32 if bias else _weight_type(site) if read.slot in site.rule.weights else _type(site)
-        _read_constant(site, read, array, dtype)
+        bias, weight = read.slot == site.rule.bias, read.slot in site.rule.weights
+        qtype = QType.INT32 if bias else site.rules.weight if weight else site.rules.activation
+        _read_constant(site, read, array, _stored(qtype))
         return
     known = [u.node for u in read.value.uses() if u.node.op_type == QUANTIZE]
     site.node.replace_input_with(read.slot, _dequantized(site, read.value, known[0] if known else None))
@@ -102,12 +103,8 @@ def one_scale(node: ir.Node, grid: Grid) -> None:
     set_grid(node, grid.dtype, np.asarray(grid.scale.max()), grid.zero.reshape(-1)[:1].reshape(()))
 
 
-def _type(site: Site) -> ir.DataType:
-    return ir.DataType[site.rules.activation.element.upper()]
-
-
-def _weight_type(site: Site) -> ir.DataType:
-    return ir.DataType[site.rules.weight.element.upper()]
+def _stored(qtype: QType) -> ir.DataType:
+    return ir.DataType[qtype.element.upper()]
 
 
 def _read_constant(site: Site, read: Read, array: np.ndarray, dtype: ir.DataType) -> None:
@@ -159,8 +156,7 @@ def requantize_bias(site: Site) -> None:
 def _dequantized(site: Site, value: ir.Value, quantizer: ir.Node | None, at_least: bool = False) -> ir.Value:
     """``value`` behind the pair that it has, or behind a new one; its least integer is its zero where ``at_least``."""
     if quantizer is None:
-        producer = value.producer()
-        return _pair(site.graph, producer, value, _type(site), at_least)
+        return _pair(site.graph, value, _stored(site.rules.activation), at_least)
     found = dequantizers(quantizer)
     if found:
         return found[0].outputs[0]
@@ -169,7 +165,7 @@ def _dequantized(site: Site, value: ir.Value, quantizer: ir.Node | None, at_leas
     return node.outputs[0]
 
 
-def _pair(graph: ir.Graph, behind: ir.Node | None, value: ir.Value, dtype: ir.DataType, at_least: bool) -> ir.Value:
+def _pair(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, at_least: bool) -> ir.Value:
     """A new pair for ``value``, behind the node that writes it, or at the graph's beginning."""
     producer = value.producer()
     signed = dtype is ir.DataType.INT8

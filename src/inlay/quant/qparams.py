@@ -174,7 +174,7 @@ class QParamsTable:
         return self._known[key]
 
     def steps(self, value: str, qtype: QType) -> Steps | None:
-        """How far the integers of a constant are from the nearest ones; None where they are these."""
+        """Offsets from round-to-nearest; None where the constant is rounded to nearest."""
         if (value, qtype) not in self._rounding.steps or self.is_given(value, qtype):
             return None
         return self._rounding.of(value, self.params(value, qtype))

@@ -80,7 +80,9 @@ def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph 
                 qparams.setdefault((value, qtype), params)
     for (value, qtype), params in list(qparams.items()):
         move = target.producer(value)
-        if move is not None and move.op_type == _DEPTH_TO_SPACE and not _writes(source, _DEPTH_TO_SPACE, value):
+        before = source.producer(value)
+        own = before is not None and before.op_type == _DEPTH_TO_SPACE
+        if move is not None and move.op_type == _DEPTH_TO_SPACE and not own:
             sites.setdefault(Port(move.name, 0), qtype)
             qparams.setdefault((move.inputs[0], qtype), params)
     for bias in ports.new_biases():  # else the runtime would compute the product in float
@@ -88,9 +90,10 @@ def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph 
         integer = data is not None and weight is not None and data.takes_bias and not data.dynamic
         if integer and target.is_constant(target.value_of(bias)):
             sites.setdefault(bias, QType.INT32)
-    for site in _incomplete_biases(sites):
-        missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
-        del sites[site]
+    for site in [p for p, q in sites.items() if q is QType.INT32]:
+        if Port(site.node, 0) not in sites or Port(site.node, 1) not in sites:
+            missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
+            del sites[site]
     quantized = {p.node for p in sites}
     missing += [Leftover(str(p), a.reason, a.heir if a.heir in quantized else "") for p, a in absent]
     return Transferred(Placement(sites.items(), (r for r in rewrites if r.port in sites)), qparams, tuple(missing))
@@ -183,11 +186,6 @@ class _Ports:
         return found
 
 
-def _writes(graph: Graph, op_type: str, value: str) -> bool:
-    node = graph.producer(value)
-    return node is not None and node.op_type == op_type
-
-
 def _transposed(params: QParams, shape: tuple[int, ...]) -> QParams:
     """``params`` of a matrix of ``shape`` as those of its transpose."""
     if params.axis is None:
@@ -212,9 +210,3 @@ def _suits(params: QParams, given: np.ndarray | None, target: Graph, value: str)
     if params.qtype.block:
         return bool(np.prod(scale_shape(shape, params)) == len(params.scale))
     return shape[params.axis] in (None, len(params.scale))
-
-
-def _incomplete_biases(sites: Mapping[Port, QType]) -> Iterator[Port]:
-    for port in [p for p, q in sites.items() if q is QType.INT32]:
-        if Port(port.node, 0) not in sites or Port(port.node, 1) not in sites:
-            yield port
