@@ -11,7 +11,7 @@ from benchmarks import honesty
 from inlay.measure.in_process import Clock, simulated
 from inlay.measure.paired import joined, speedup
 from inlay.run.confirm.contenders import LOOK_LEVEL, is_open
-from inlay.run.plan import LATER_LOOK
+from inlay.run.schedule import LATER_LOOK
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.null import NullTarget
 from tests.support.branches import branches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +25,9 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound
 from inlay.run.budget import TimeLimit
 from inlay.run.inputs import TuneRequest
-from inlay.run.plan import Plan, efforts
 from inlay.run.preparation import prepare_model
 from inlay.run.result import TuneResult
+from inlay.run.schedule import Schedule, deadline_of, efforts
 from inlay.run.session import Session
 from inlay.run.tune import tune
 from inlay.targets.base import Capabilities, Fingerprint, TargetSpec
@@ -36,6 +36,15 @@ from inlay.trial import Accuracy, Interval, Latency, Measured
 
 SLOW = 3000.0
 """Scale of a model that takes a quarter of a second."""
+
+
+def schedule(
+    budget_s: float | None, size: int = 0, started_s: float = 0.0, clock: Callable[[], float] = lambda: 0.0
+) -> Schedule:
+    """Of a command that begins now."""
+    deadline = deadline_of(budget_s, 0.0, clock(), clock)
+    config = TuneConfig(budget_s=budget_s)
+    return Schedule(begun=clock(), deadline=deadline, config=config, size=size, started_s=started_s)
 
 
 def run(
@@ -180,15 +189,15 @@ def test_what_is_left_goes_to_later_phases() -> None:
     clock = Clock()
     config = TuneConfig(budget_s=100.0)
     costs = Costs.assumed(worker_s=1.0, build_s=0.1, inference_s=0.01, slot_ns=4_000_000)
-    plan = Plan.of(100.0, 0.0, clock(), clock)
-    wanted = efforts(config, costs.inference_s)
+    plan = replace(schedule(100.0, clock=clock), config=config, costs=lambda: costs)
+    wanted = plan.efforts
     taken = [e.seconds(costs, 8) for e in wanted]
     assert taken == sorted(taken, reverse=True)
-    assert plan.confirmation(costs, config, 8) == wanted[0], "a search that ended early leaves it all"
-    clock.sleep(plan.search(costs, config, 8).left)
-    assert plan.confirmation(costs, config, 8).second >= 2, "its share was kept free"
-    clock.sleep(plan.least_search(costs, config, 8).left)
-    least = plan.confirmation(costs, config, 8)
+    assert plan.confirmation(8) == wanted[0], "a search that ended early leaves it all"
+    clock.sleep(plan.search(8).left)
+    assert plan.confirmation(8).second >= 2, "its share was kept free"
+    clock.sleep(plan.least_search(8).left)
+    least = plan.confirmation(8)
     assert (least.contenders, least.first, least.second) == (2, 0, 1)
     assert wanted[-1].blocks <= least.blocks < 24
     assert plan.deadline.left >= wanted[-1].seconds(costs, 8)
@@ -201,12 +210,12 @@ def test_readings_leave_time_for_judging_the_winner_on_all_samples() -> None:
     costs = replace(plain, crossed=10, rounding_s=3.0)
     assert costs.crossing_s(10, 10) - replace(costs, rounding_s=0.0).crossing_s(10, 10) == pytest.approx(3.0)
     effort = efforts(TuneConfig(), costs.inference_s)[0]
-    plan = Plan.of(100.0, 0.0, clock(), clock)
+    plan = replace(schedule(100.0, clock=clock), costs=lambda: costs)
     end = plan.before_writing
-    assert plan.readings(plain, effort, 3) == end, "nothing else is to be judged"
-    assert plan.readings(costs, effort, 3) == end.earlier(costs.crossing_s(10, 10))
+    assert replace(plan, costs=lambda: plain).readings(effort, 3) == end, "nothing else is to be judged"
+    assert plan.readings(effort, 3) == end.earlier(costs.crossing_s(10, 10))
     clock.sleep(end.left - 2.0)
-    assert plan.readings(costs, effort, 3) == plan.deadline
+    assert plan.readings(effort, 3) == plan.deadline
 
 
 def test_a_resumed_run_has_what_is_left(tmp_path: Path) -> None:
@@ -216,10 +225,10 @@ def test_a_resumed_run_has_what_is_left(tmp_path: Path) -> None:
     first.record_seconds()
     second = Journal(tmp_path / "run.sqlite", {}, seconds=lambda: 0.0)
     clock = Clock()
-    assert Plan.of(45.0, second.spent_s, clock(), clock).deadline.left == 15.0
-    assert Plan.of(60.0, second.spent_s, clock(), clock).deadline.left == 30.0, "a larger budget extends the whole"
-    assert Plan.of(20.0, second.spent_s, clock(), clock).deadline.left == 0.0
-    assert Plan.of(None, second.spent_s, clock(), clock).deadline == Deadline(float("inf"), clock)
+    assert deadline_of(45.0, second.spent_s, clock(), clock).left == 15.0
+    assert deadline_of(60.0, second.spent_s, clock(), clock).left == 30.0, "a larger budget extends the whole"
+    assert deadline_of(20.0, second.spent_s, clock(), clock).left == 0.0
+    assert deadline_of(None, second.spent_s, clock(), clock) == Deadline(float("inf"), clock)
     second.close()
     first.close()
 
@@ -285,11 +294,14 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound_and_gains(
     begun = now()
     now.sleep(12.0)
     time = SimpleNamespace(
-        config=SimpleNamespace(budget_s=60.0),
         end=lambda: Deadline(begun + 10.0, now),
         least=lambda: Deadline(begun + 20.0, now),
         trial_s=5.0,
-        plan=SimpleNamespace(deadline=Deadline(begun + 30.0, now), before_writing=Deadline(begun + 30.0, now)),
+        plan=SimpleNamespace(
+            config=SimpleNamespace(budget_s=60.0),
+            deadline=Deadline(begun + 30.0, now),
+            before_writing=Deadline(begun + 30.0, now),
+        ),
     )
     given = SimpleNamespace(trial=SimpleNamespace(feasible=True), placement=(), speedup=1.0)
     trial = SimpleNamespace(feasible=feasible)
@@ -314,11 +326,10 @@ def test_anchors_go_on_until_there_is_something_to_confirm(low: bool | None, flo
     begun = now()
     now.sleep(12.0)
     time = SimpleNamespace(
-        config=SimpleNamespace(budget_s=60.0),
         end=lambda: Deadline(begun + 10.0, now),
         least=lambda: Deadline(begun + 15.0, now),
         trial_s=5.0,
-        plan=SimpleNamespace(before_writing=Deadline(begun + 20.0, now)),
+        plan=SimpleNamespace(config=SimpleNamespace(budget_s=60.0), before_writing=Deadline(begun + 20.0, now)),
     )
 
     def judged(placement: object, feasible: bool, gain: float) -> SimpleNamespace:
@@ -341,22 +352,22 @@ def test_more_time_is_kept_for_writing_where_processes_start_slowly() -> None:
     """Loading what the report takes is as slow there; yet most of a short budget is for the search."""
 
     def kept_s(budget_s: float, started_s: float) -> float:
-        return budget_s - Plan.of(budget_s, 0.0, 0.0, lambda: 0.0, 1_000, started_s).before_writing.left
+        return budget_s - schedule(budget_s, 1_000, started_s).before_writing.left
 
     assert kept_s(15.0, 0.2) == kept_s(15.0, 0.0)
     assert kept_s(15.0, 1.2) == pytest.approx(1.2)
     assert kept_s(15.0, 300.0) == pytest.approx(1.5), "a device that was waited for"
     assert kept_s(600.0, 300.0) == kept_s(600.0, 0.0)
-    plan = Plan.of(15.0, 0.0, 0.0, lambda: 0.0, 1_000, 1.2)
+    plan = schedule(15.0, 1_000, 1.2)
     assert plan.before_report.left == pytest.approx(13.8)
-    assert Plan.of(None, 0.0, 0.0, lambda: 0.0, 1_000, 1.2).before_report.left == float("inf")
+    assert schedule(None, 1_000, 1.2).before_report.left == float("inf")
 
 
 def test_a_large_model_has_more_time_to_be_written_and_short_budgets_have_no_less_for_the_rest() -> None:
-    small, large = (Plan.of(180.0, 0.0, 0.0, lambda: 0.0, size) for size in (1_000, 64_000_000))
+    small, large = (schedule(180.0, size) for size in (1_000, 64_000_000))
     assert large.before_writing.left < small.before_writing.left - 2.0
     assert large.before_writing.left > 0.95 * 180.0
-    short = [Plan.of(30.0, 0.0, 0.0, lambda: 0.0, size).before_writing.left for size in (1_000, 64_000_000)]
+    short = [schedule(30.0, size).before_writing.left for size in (1_000, 64_000_000)]
     assert short[0] == short[1]
 
 
@@ -364,10 +375,9 @@ def test_several_shapes_ask_for_no_longer_budget(tmp_path: Path) -> None:
     """There are fewer blocks of readings then."""
     one, four = (Costs.assumed(1.0, 0.1, 0.1, 4_000_000, feeds=feeds) for feeds in (1, 4))
     for costs in (one, four):
-        plan = Plan.of(30.0, 0.0, 0.0, lambda: 0.0)
-        plan.require(costs, TuneConfig(budget_s=30.0), 0.0)
+        schedule(30.0).require(costs, 0.0)
     with pytest.raises(UsageError, match="too short"):
-        Plan.of(2.0, 0.0, 0.0, lambda: 0.0).require(one, TuneConfig(budget_s=2.0), 0.0)
+        schedule(2.0).require(one, 0.0)
 
 
 @pytest.mark.parametrize("unit", ["", "million points"])

@@ -22,9 +22,9 @@ from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed, best_of, ratio_of
 from inlay.run.confirm.verification import Rejected, Verifier
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import Effort
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
+from inlay.run.schedule import Effort
 from inlay.targets.base import Artifact
 from inlay.testing import Builder
 from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial

@@ -23,7 +23,7 @@ from inlay.run.confirm.contenders import (
     open_cases,
 )
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import MOST_CONTENDERS
+from inlay.run.schedule import MOST_CONTENDERS
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement, Port, QType

@@ -29,8 +29,8 @@ from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.evidence import Evidence, most_credible
 from inlay.run.confirm.verification import Verifier
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import Effort
 from inlay.run.result import Best
+from inlay.run.schedule import Effort
 from inlay.testing import Builder
 from inlay.trial import Interval
 from inlay.types import Placement

@@ -21,7 +21,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import Effort
+from inlay.run.schedule import Effort
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Failed, Proposal, Trial
 from inlay.types import Placement

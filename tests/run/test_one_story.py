@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from benchmarks import one_story
 
+from inlay.deadline import Deadline
 from inlay.measure.paired import Series
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.undecided import contradicted, left_open, open_words, over_float, too_few
 from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import Effort, Plan
+from inlay.run.schedule import Effort, Schedule
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial, shown_ratio
 from inlay.types import Placement, Port, QType
@@ -108,7 +109,11 @@ def test_a_float_model_that_was_not_confirmed_is_compared_by_the_search() -> Non
 
 
 def test_what_it_takes_to_decide_is_told() -> None:
-    plan, effort, full = Plan.of(40.0, 0.0, 0.0, lambda: 0.0), Effort(2, 0, 1, 1), Effort(8, 3, 3, 8)
+    plan, effort, full = (
+        Schedule(begun=0.0, deadline=Deadline(40.0, lambda: 0.0)),
+        Effort(2, 0, 1, 1),
+        Effort(8, 3, 3, 8),
+    )
     said = open_words({"full-int8": Interval(2.71, 2.58, 5.32), "dynamic": UNBOUNDED}, plan, effort, full, 1, 0.1)
     assert said.startswith(
         "1 of 24 deciding blocks leave open whether dynamic, full-int8 at least 2.58x (readings too few for more) are "

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from inlay.deadline import Clock, Deadline
 from inlay.measure.journal import Journal
-from inlay.run.plan import Plan
 from inlay.run.progress import Progress, SearchStep
 from inlay.run.result import Doubt, TuneResult
+from inlay.run.schedule import deadline_of
 from inlay.run.session import work_in
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Interval
@@ -105,7 +105,7 @@ def open_portfolio(
         work_in(out) as work,
         contextlib.closing(Journal(journal, identity, restart, lambda: clock() - begun)) as opened,
     ):
-        deadline = Plan.of(budget_s, opened.spent_s, begun, clock).deadline
+        deadline = deadline_of(budget_s, opened.spent_s, begun, clock)
         yield Portfolio(out, work, opened, progress, deadline, begun)
 
 

@@ -5,51 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from inlay.deadline import Deadline
 from inlay.measure.client import Worker
-from inlay.measure.costs import Costs
 from inlay.measure.journal import Journal
-from inlay.prepare.config import TuneConfig
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import HURRIED, HURRIES, SPARE
-from inlay.run.plan import Plan
+from inlay.run.schedule import ANCHORS, IDLE_TRIAL, Schedule
 from inlay.trial import Measured, Proposal, counted
 
 _BUILDS_OF_A_TRIAL = 3
 """At most: one build to judge it, and a second one with a profile beside it."""
-_SPARE = 0.05
-"""Of the time that is left, what a trial may take that is not expected to gain."""
-_HURRIED = 0.5
-"""Of the search's time: where the anchors took as much, what is outside the accuracy bound is not explored."""
 _GAIN = 1.02
 """Speed-up from which on a quantized model is worth a thorough confirmation: others are as good as none."""
 _RECENT = 3
 """Trials whose longest tells what the next one takes outside the runtime, for writing its model and comparing."""
-
-
-class Limits(Protocol):
-    """What ends a search."""
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that are left; infinite without a limit."""
-        ...
-
-    def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
-        """Why ``proposal`` is not judged any more; empty where it is.
-
-        Args:
-            proposal: what the strategy asks for.
-            key: identifies its model.
-            evaluator: judged what came before.
-        """
-        ...
-
-    def judged(self) -> None:
-        """What was not refused last is judged."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,27 +28,23 @@ class SearchTime:
 
     Attributes:
         plan: of the command.
-        config: settings.
-        costs: what steps take, by what is known at the time.
         contenders: how many models would be confirmed at the time.
         samples: that a candidate is judged on.
         blocks: of the first look of a race.
     """
 
-    plan: Plan
-    config: TuneConfig
-    costs: Callable[[], Costs]
+    plan: Schedule
     contenders: Callable[[], int]
     samples: int
     blocks: int
 
     def end(self) -> Deadline:
         """When the search must end, with one more contender."""
-        return self.plan.search(self.costs(), self.config, 1 + self.contenders())
+        return self.plan.search(1 + self.contenders())
 
     def least(self) -> Deadline:
-        """When what has to be judged in any case must be: there is time for the least confirmation only."""
-        return self.plan.least_search(self.costs(), self.config, 1 + self.contenders())
+        """Deadline for mandatory trials; after it only the least confirmation still fits."""
+        return self.plan.least_search(1 + self.contenders())
 
     @property
     def hurries(self) -> bool:
@@ -88,7 +54,7 @@ class SearchTime:
     @property
     def trial_s(self) -> float:
         """Seconds that a trial takes in the runtime."""
-        return self.costs().trial_s(self.samples, self.blocks)
+        return self.plan.costs().trial_s(self.samples, self.blocks)
 
 
 class TimeLimit:
@@ -107,17 +73,23 @@ class TimeLimit:
 
     def __init__(self, time: SearchTime, journal: Journal, worker: Worker, necessary: bool = False) -> None:
         self._time, self._journal, self._worker, self._necessary = time, journal, worker, necessary
-        self._budget_s = time.config.budget_s
+        self._budget_s = time.plan.config.budget_s
         self._outside_s = deque([0.0], maxlen=_RECENT)
         self._begun: tuple[float, float] | None = None  # a new trial: on the clock, and busy_s by then
 
     @property
     def left_s(self) -> float:
-        """See :class:`Limits`."""
+        """Seconds that are left; infinite without a limit."""
         return self._time.end().left
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
-        """See :class:`Limits`."""
+        """Why ``proposal`` is not judged any more; empty where it is.
+
+        Args:
+            proposal: what the strategy asks for.
+            key: identifies its model.
+            evaluator: judged what came before.
+        """
         self._begun = None
         if self._journal.trial(key) is not None:
             return ""
@@ -132,7 +104,7 @@ class TimeLimit:
         return ""
 
     def judged(self) -> None:
-        """See :class:`Limits`."""
+        """What was not refused last is judged."""
         if self._begun is None:  # it was judged by an earlier session
             return
         begun, busy_s = self._begun
@@ -155,9 +127,9 @@ class Budget(TimeLimit):
 
     def __init__(self, time: SearchTime, journal: Journal, worker: Worker) -> None:
         super().__init__(time, journal, worker)
-        self._config = time.config
+        self._config = time.plan.config
         end = time.end()
-        self._half_time = end.earlier((1.0 - _HURRIED) * end.left)
+        self._half_time = end.earlier((1.0 - ANCHORS.share) * end.left)
 
     def hurried(self) -> bool:
         """Whether half of the time was spent when this was asked first; a resumed run gets the same answer."""
@@ -170,11 +142,11 @@ class Budget(TimeLimit):
     def spare(self) -> bool:
         """Whether a trial takes a small share of the time that is left; a resumed run gets the same answer."""
         return self._journal.once(
-            SPARE, lambda: self._time.trial_s + max(self._outside_s) <= _SPARE * self._time.end().left
+            SPARE, lambda: self._time.trial_s + max(self._outside_s) <= IDLE_TRIAL.share * self._time.end().left
         )
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
-        """See :class:`Limits`."""
+        """See :class:`TimeLimit`."""
         refused = super().refuses(proposal, key, evaluator)
         if refused or proposal.anchor or self._journal.trial(key) is not None:
             return refused

@@ -23,7 +23,7 @@ from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
 from inlay.run.call import Given
 from inlay.run.given import run_given
 from inlay.run.inputs import TuneRequest
-from inlay.run.plan import efforts
+from inlay.run.schedule import CALIBRATING
 from inlay.run.session import open_session
 from inlay.search.baselines import anchor_placements
 from inlay.space.units import rejection_counts
@@ -228,12 +228,12 @@ def dry_run(asked: TuneRequest) -> DryRun:
             feed = parts.calibration.feeds[0]
             prepared = prepare(file, target, feed, session.work, config.nodes, config.recipe, extraction)
             costs, plan = session.costs, session.plan
-            limited, left_s = not math.isinf(plan.seconds), plan.before_writing.left
-            calibration_s = plan.calibration(costs, config).left if limited else math.inf
-            search_s = plan.search(costs, config).left
-            first = plan.protocol(config.protocol, costs, plan.search(costs, config)).first_blocks
+            limited, left_s = plan.is_limited, plan.before_writing.left
+            calibration_s = plan.preparing(CALIBRATING).left if limited else math.inf
+            search_s = plan.search().left
+            first = plan.protocol().first_blocks
             trial_s = costs.trial_s(len(parts.selection), first)
-            effort = efforts(config, costs.inference_s)[0]
+            effort = plan.efforts[0]
             shares = {
                 "until now": session.seconds,
                 "ranges, at most": calibration_s,

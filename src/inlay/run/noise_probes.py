@@ -19,13 +19,9 @@ from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
 from inlay.run.facts import NOISE, PROBE_BUDGET, SENSITIVITY
+from inlay.run.schedule import PROBING_LATE
 from inlay.types import Placement
 
-SHARE = 0.1
-"""Share of a run's budget for probing every source."""
-
-_MOST_OF_SEARCH = 0.25
-"""Of the time that the search has left: what is learned must be of use."""
 _LEAST_INFERENCES = 40
 """Of a probe model, which is slower than the given one, for the fewest questions."""
 _MAX_BUILD_SHARE = 0.5  # of those seconds, that building the probe model is counted with: the rest is for probing
@@ -148,6 +144,6 @@ class Probes:
 
     def _fitting(self, probe: NoiseProbe, build_seconds: float) -> ProbeBudget:
         """What fits into the time that building leaves."""
-        whole = min(self.seconds, _MOST_OF_SEARCH * self.search_end().left)
+        whole = min(self.seconds, PROBING_LATE.share * self.search_end().left)
         seconds = max(whole - build_seconds, (1.0 - _MAX_BUILD_SHARE) * whole)
         return probe_budget(probe, self.feeds, seconds, self.clock)

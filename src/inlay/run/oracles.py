@@ -24,8 +24,9 @@ from inlay.run.cost_database import CostDatabase
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.machine_costs import read_costs
-from inlay.run.noise_probes import SHARE, Probes
+from inlay.run.noise_probes import Probes
 from inlay.run.progress import Progress
+from inlay.run.schedule import PROBING, PROFILING, SOLVING
 from inlay.search.baselines import Anchors, anchor_units
 from inlay.search.cost_prior import CostParameters
 from inlay.search.guided import Guided
@@ -37,10 +38,6 @@ from inlay.targets.registry import create
 from inlay.trial import noise_of
 from inlay.types import Placement
 
-_SOLVING_SHARE = 0.1
-"""Of the time that the search has left, for one integer program."""
-_PROFILE_SHARE = 0.05
-"""Of the same time, for the inferences of one profile."""
 _PROFILED_BUILDS = 2
 """Builds that a profile takes: one with profiling, and often the plain one before it."""
 _DRAWS_STREAM = 1
@@ -85,7 +82,7 @@ class GuidedSetup:
         """The strategy, with costs known from earlier runs; ``hurried`` as in ``Oracles``."""
         prepared, config = self.prepared, self.config
         unit_graph = build_unit_graph(prepared.graph, prepared.units)
-        seconds = SHARE * (config.budget_s or DEFAULT_BUDGET_S)
+        seconds = PROBING.share * (config.budget_s or DEFAULT_BUDGET_S)
         probes = Probes(
             prepared,
             self.candidates.table,
@@ -106,7 +103,7 @@ class GuidedSetup:
             label=prepared.label,
             hurried=hurried,
             rewrites=prepared.selectable_rewrites,
-            patience=lambda: _SOLVING_SHARE * self.search_end().left,
+            patience=lambda: SOLVING.share * self.search_end().left,
             profiles=self.evaluator.times_kernels,
             usual_rewrites=partial(self.journal.once, USUAL_REWRITES, partial(self._usual_rewrites, unit_graph)),
         )
@@ -164,7 +161,7 @@ class GuidedSetup:
         write = partial(self.candidates.write, placement)
         end = self.search_end()
         fits = end.fits(_PROFILED_BUILDS * self.costs().candidate_build_s)
-        seconds = _PROFILE_SHARE * end.left if fits else 0.0
+        seconds = PROFILING.share * end.left if fits else 0.0
         return self.evaluator.profile(self.candidates.key(placement), write, self.feed, self._baseline_ns, seconds)
 
 

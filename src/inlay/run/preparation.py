@@ -45,6 +45,7 @@ from inlay.run.facts import (
 from inlay.run.given import Given, run_given
 from inlay.run.reference import RunFiles
 from inlay.run.robustness import StressTest, variations_of
+from inlay.run.schedule import CALIBRATING, SMOOTHING
 from inlay.run.session import Session
 from inlay.search.baselines import CONV_MATMUL, FULL_INT8, anchor_placements
 from inlay.targets.base import Capabilities
@@ -83,7 +84,7 @@ def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
                 raise
             return given, error if isinstance(error, Late) else Late(str(error))
     if session.resumed:
-        session.plan = session.plan.with_time_to_confirm(session.inputs.config.budget_s)
+        session.plan = session.plan.with_time_to_confirm()
     return given, model
 
 
@@ -95,7 +96,7 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
     prepared = without_outliers(session, prepared)
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
-    deadline = session.plan.calibration(session.costs, config)
+    deadline = session.plan.preparing(CALIBRATING)
     on = counted(samples, "sample")
     session.stage(f"calibrate {counted(units, 'unit')} on {on}", lambda: deadline)
     test = stress_test(session, "varied", session.inputs.parts.selection, given.reference)
@@ -144,11 +145,10 @@ def without_outliers(session: Session, prepared: PreparedModel) -> PreparedModel
         nonlocal evened
         kept = inputs.qdq_baseline is not None and config.keep_qparams
         barred = prepared.extraction is not None or kept or samples.kind == "random"
-        count = session.plan.samples(len(samples), session.costs)
-        some = samples.evenly(count)
+        some = samples.evenly(session.plan.samples(len(samples)))
         if barred:
             return {}
-        deadline = session.plan.equalization(session.costs, config)
+        deadline = session.plan.preparing(SMOOTHING)
         session.stage("look for outliers that can be evened out", lambda: deadline)
         evened = find_scales(prepared, some.feeds, deadline, samples.mask)
         if not evened.in_time:
@@ -257,4 +257,4 @@ def _varied(session: Session, samples: Samples, each: int, most: int) -> StressS
 
 def _count(session: Session) -> int:
     """How many variations models are judged on: decided once in a run."""
-    return session.journal.once(VARIATIONS, lambda: session.plan.samples(policy.SCORED_VARIATIONS, session.costs))
+    return session.journal.once(VARIATIONS, lambda: session.plan.samples(policy.SCORED_VARIATIONS))

@@ -33,8 +33,8 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.tolerance import samples_needed
 from inlay.run.facts import SAMPLES, rounding_of
 from inlay.run.inputs import RunInputs, TuneRequest
-from inlay.run.plan import Plan
 from inlay.run.progress import Phases
+from inlay.run.schedule import CROSSING, Schedule, deadline_of
 from inlay.targets.base import Artifact, TargetSpec
 
 _QUICK_S = 0.05
@@ -47,8 +47,6 @@ _BUILT_BYTES_S = 2e8
 """Bytes of a model that are read, packed and optimized in a second: a runtime took 1.3 s for 355 MB, and 3 s with their
 way to the device."""
 
-_CROSSING_SHARE = 0.05
-"""Of the time, that is kept free to judge the winner on the samples that are not unseen."""
 _LEAST_LIMIT_S = 2.0
 """Seconds that a call of the runtime may take, however little time is left; otherwise half of what is left: a hang must
 leave time for other models."""
@@ -101,8 +99,14 @@ class Session:
             journal = inputs.out / "run.sqlite"
             identity = inputs.identity(self.worker.fingerprint.identity)
             self.journal = Journal(journal, identity, asked.restart, lambda: self.seconds)
-            budget_s, size = inputs.config.budget_s, inputs.file.size
-            self.plan = Plan.of(budget_s, self.journal.spent_s, begun, self.lab.clock, size, self.worker_s)
+            self.plan = Schedule(
+                begun=begun,
+                deadline=deadline_of(inputs.config.budget_s, self.journal.spent_s, begun, self.lab.clock),
+                config=inputs.config,
+                costs=lambda: self.costs,
+                size=inputs.file.size,
+                started_s=self.worker_s,
+            )
             self.resumed = self.journal.judged
             self._deadline = self.plan.deadline
         except BaseException:  # also where it is interrupted: nobody else could end the worker
@@ -206,10 +210,10 @@ class Session:
         except TimedOut:
             least = Costs.assumed(self.worker_s, built - begun, clock() - built, slot_ns)  # and it was not over then
             if self.journal.empty:
-                self.plan.require(least, self.inputs.config, self.journal.spent_s, more=True)
+                self.plan.require(least, self.journal.spent_s, more=True)
             raise
         inference_s = clock() - built
-        if math.isinf(self.plan.seconds):
+        if not self.plan.is_limited:
             pass  # nothing depends on it
         elif inference_s < _QUICK_S and self.worker.fingerprint.gives_times:
             inference_s = float(self.worker.time([file], feed, 1, slot_ns, 0).ns[0, 0]) * 1e-9
@@ -226,22 +230,22 @@ class Session:
         Raises:
             UsageError: the budget is too short for anything.
         """
-        config, parts, costs = self.inputs.config, self.inputs.parts, self.costs
+        parts, costs = self.inputs.parts, self.costs
         if self.journal.empty:
-            self.plan.require(costs, config, self.journal.spent_s)
+            self.plan.require(costs, self.journal.spent_s)
         counts = self.journal.fact(SAMPLES)
         if counts is None and self.journal.empty:
             wanted = self.inputs.judged, len(parts.verification)
-            counts = self.plan.samples(wanted[0], costs), self.plan.samples(wanted[1], costs)
+            counts = self.plan.samples(wanted[0]), self.plan.samples(wanted[1])
             if counts != wanted:  # all samples are no fact: a folder is not taken up by a run that found nothing out
                 self.journal.record_fact(SAMPLES, counts)
         if counts is not None:
             self.inputs = self.inputs.judged_on(*counts)
         unseen, others = self.inputs.verification, self.inputs.parts.calibration
         known = 0 if unseen is None else len(unseen)
-        missing = max(0, self.plan.samples(samples_needed() or 0, costs) - known)
+        missing = max(0, self.plan.samples(samples_needed() or 0) - known)
         crossed = 0 if others.kind == "random" else min(missing, len(others) + known)
-        if costs.crossing_s(crossed, crossed) > _CROSSING_SHARE * self.plan.seconds:
+        if costs.crossing_s(crossed, crossed) > CROSSING.share * self.plan.seconds:
             crossed = 0  # then only what time is left
         self._costs = replace(self._costs, unseen=known, crossed=crossed)
 

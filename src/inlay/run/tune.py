@@ -7,7 +7,6 @@ the confirmed winner, the result. :func:`search_until` is the loop.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +20,7 @@ from inlay.model.heard import doing
 from inlay.model.passes.freeze import METADATA
 from inlay.model.pinned import random_note
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
+from inlay.run.budget import Budget, SearchTime, TimeLimit
 from inlay.run.confirm.contenders import contenders_of
 from inlay.run.confirm.crossfit import CrossFit, cross_fitted
 from inlay.run.confirm.decision import Confirmation
@@ -37,10 +36,10 @@ from inlay.run.outcome.assemble import assemble, cuts, given_alone, losses, meas
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, notes_for
 from inlay.run.outputs import write_recipe
-from inlay.run.plan import QUICK_CONTENDERS, efforts
 from inlay.run.preparation import Calibrated, make_ready
 from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, not_measured, write_json
+from inlay.run.schedule import QUICK_CONTENDERS
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
 from inlay.search.base import Strategy
@@ -87,7 +86,7 @@ def tune(asked: TuneRequest) -> TuneResult:
 
 
 def search_until(
-    limits: Limits,
+    limits: TimeLimit,
     strategy: Strategy,
     evaluator: Evaluator,
     candidates: CandidateWriter,
@@ -147,12 +146,10 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
     journal, plan = session.journal, session.plan
     feed = session.inputs.workload.save(session.work / "latency")
-    protocol = plan.protocol(config.protocol, session.costs, plan.search(session.costs, config))
+    protocol = plan.protocol()
     evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left, ahead.take)
     time = SearchTime(
         plan,
-        config,
-        lambda: session.costs,
         lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS)),
         len(given.feeds),
         protocol.first_blocks,
@@ -169,7 +166,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
         selection=parts.selection,
         progress=session.progress,
         search_end=time.end,
-        costs=time.costs,
+        costs=plan.costs,
         open_pool=session.lab.open_pool,
     )
     prepared, imported = model.prepared, model.imported
@@ -373,8 +370,8 @@ def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, c
 
 
 def _cuts(session: Session, search: _SearchSetup, confirmed: Confirmed) -> tuple[str, ...]:
-    if math.isinf(session.plan.seconds):
+    if not session.plan.is_limited:
         return ()
     missing = search.strategies.anchors.left_out
-    left_out = confirmed.effort.cut_from(efforts(session.inputs.config, session.costs.inference_s)[0])
+    left_out = confirmed.effort.cut_from(session.plan.efforts[0])
     return tuple(cuts(session.inputs, session.journal, missing, search.meter.protocol.first_blocks, left_out))

@@ -9,7 +9,7 @@ import numpy as np
 
 from inlay.measure.paired import Series, speedup
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import MOST_CONTENDERS
+from inlay.run.schedule import MOST_CONTENDERS
 from inlay.targets.base import Artifact
 from inlay.trial import LEVEL, Interval, Measured
 from inlay.types import Placement

@@ -225,7 +225,7 @@ def _wanted(session: Session, unseen: int) -> int:
     if session.inputs.metric is not None:
         enough = None if not bound.max_drop else hits_needed(0.0, 0.0, bound.max_drop, is_agreement=False)
         wanted = max(wanted, unseen if enough is not None and unseen >= enough else everything)
-    return session.plan.samples(wanted, session.costs)
+    return session.plan.samples(wanted)
 
 
 def _of_metric(session: Session, judged: Judged, final: bool) -> MetricStatement | None:

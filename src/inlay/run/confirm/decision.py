@@ -74,9 +74,9 @@ from inlay.run.confirm.undecided import (
 from inlay.run.confirm.verification import Unseen, Verifier, Weigh, least_db
 from inlay.run.evaluate import Candidate
 from inlay.run.given import Given
-from inlay.run.plan import QUICK_CONTENDERS, Effort, efforts
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
+from inlay.run.schedule import QUICK_CONTENDERS, Effort, Schedule
 from inlay.run.session import Session
 from inlay.targets.base import Artifact
 from inlay.trial import LEVEL, Interval
@@ -115,6 +115,11 @@ class Confirmation:
         config = self.session.inputs.config
         return replace(config, confirm_processes=1) if self.briefly else config
 
+    @property
+    def plan(self) -> Schedule:
+        """How much time there is."""
+        return replace(self.session.plan, config=self.config)
+
     @cached_property
     def unseen(self) -> Unseen | None:
         """The verification samples; None where there are too few."""
@@ -152,12 +157,12 @@ class Confirmation:
             least_db: SQNR on the selection samples below which quantized models are left out, as an earlier look at
                 the verification samples showed that these fail there; None for no limit.
         """
-        session, plan, bound = self.session, self.session.plan, self.config.bound
+        session, plan, bound = self.session, self.plan, self.config.bound
         verifier = self.verifier()
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
-        effort = plan.confirmation(session.costs, self.config, len(most))
+        effort = plan.confirmation(len(most))
         equal = no_others if session.worker.deterministic else session.lab.equal  # there, one reading is enough
-        readings = plan.readings(session.costs, effort, len(most))
+        readings = plan.readings(effort, len(most))
         timed = (session.limit_s, self.feed, self.config, session.work, session.rng, readings, equal)
         fresh = FreshReadings(session.start_worker, *timed)
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
@@ -166,7 +171,7 @@ class Confirmation:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:
             return self._unconfirmed(contenders, fresh.given_up, verifier, effort, str(error))
-        full, blocks = efforts(self.config, session.costs.inference_s)[0], len(base.readings)
+        full, blocks = plan.efforts[0], len(base.readings)
         if not base.readings.exact:
             effort = effort.done(fresh.counts[0], blocks)
         if others and too_few(base):
@@ -247,7 +252,7 @@ class Confirmation:
 
     def _preferred(self, verifier: Verifier) -> Callable[[Sequence[Entry]], Entry]:
         """Of the contenders that gain, the best first: what is delivered where there are no readings to decide by."""
-        until = self.session.plan.before_writing
+        until = self.plan.before_writing
 
         def prefer(ranked: Sequence[Entry]) -> Entry:
             kept = [e for e in ranked if verifier.keeps(e)]
@@ -259,7 +264,7 @@ class Confirmation:
     def _open(self, found: Mapping[str, Interval], blocks: int, effort: Effort, contenders: int) -> str:
         """What is left open after so many deciding blocks, and what it would take to know; empty where nothing is."""
         costs = self.session.costs
-        full = efforts(self.config, costs.inference_s)[0]
+        full = self.plan.efforts[0]
         block_s = costs.block_s(effort.finalists(contenders))
         return open_words(found, self.session.plan, effort, full, blocks, block_s) if found else ""
 
@@ -277,7 +282,7 @@ class Confirmation:
         base, *entries = fresh.of([self.original, *contenders], effort.first, effort.blocks, deciding)
         first = told(base, entries, LEVEL)
         while True:
-            until = self.session.plan.weighing(self.session.costs, effort, len(contenders))
+            until = self.plan.weighing(effort, len(contenders))
             finalists = self._finalists(base, entries, fresh.given_up, verifier, until)
             found, level = self._second_round([base, *finalists], fresh, effort)
             if len(found) == 1 + len(finalists):
@@ -381,7 +386,7 @@ class Confirmation:
         base, *others = (e.readings for e in found)
         if base.exact or not open_cases(base, others):
             return found, LEVEL
-        later = self.session.plan.later_look(self.session.costs, len(found), effort)
+        later = self.plan.later_look(len(found), effort)
         if not later:
             return found, LEVEL
         again = fresh.of(found, later, effort.blocks)

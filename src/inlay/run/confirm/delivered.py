@@ -18,8 +18,8 @@ from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.evidence import Evidence
 from inlay.run.confirm.verification import Rejected, Verifier, least_db
 from inlay.run.outputs import install
-from inlay.run.plan import Effort
 from inlay.run.result import Best, ShapeFigures
+from inlay.run.schedule import Effort
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, Measured, shown_ratio
 from inlay.types import Placement

@@ -104,5 +104,5 @@ def _kept(winner: Winner, later: Confirmed, confirmation: Confirmation) -> Confi
         lacks_db=verifier.lacks_db(entry),
         measured={**later.measured, winner.key: winner.speedup},
         undecided="",
-        evidence=verifier.evidence(entry, confirmation.session.plan.before_writing),
+        evidence=verifier.evidence(entry, confirmation.plan.before_writing),
     )

@@ -13,7 +13,7 @@ from inlay.run.confirm.contenders import LOOK_LEVEL, Entry, gain
 from inlay.run.confirm.delivered import ratio_of
 from inlay.run.confirm.verification import Rejected, least_db
 from inlay.run.evaluate import Candidate
-from inlay.run.plan import Effort, Plan
+from inlay.run.schedule import Effort, Schedule
 from inlay.trial import Interval, Latency, Measured, shown_ratio
 
 NOTABLE = 1.1
@@ -134,7 +134,7 @@ def unrefuted(contenders: Sequence[Entry], lost: Collection[str]) -> dict[str, I
 
 
 def open_words(
-    found: Mapping[str, Interval], plan: Plan, effort: Effort, full: Effort, blocks: int, block_s: float
+    found: Mapping[str, Interval], plan: Schedule, effort: Effort, full: Effort, blocks: int, block_s: float
 ) -> str:
     """What is open, and what would close it, for people; the fastest three are named.
 
@@ -148,7 +148,7 @@ def open_words(
     """
     most = full.second * full.blocks
     wanted = most if blocks < most else _MORE * blocks
-    if math.isinf(plan.seconds) or blocks >= most:
+    if not plan.is_limited or blocks >= most:
         price = f"it takes about {wanted} blocks on a machine as busy as this one, or a quiet machine"
     else:
         price = f"give --budget {plan.longer_s((wanted - blocks) * block_s, effort, full)}s or more"

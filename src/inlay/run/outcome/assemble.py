@@ -24,11 +24,11 @@ from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, MEMORY, OUTLIERS_LEFT, PRECISION, SAMPLES, SIZE, VARIATIONS
 from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import RunInputs
-from inlay.run.plan import Effort
 from inlay.run.preparation import stress_test
 from inlay.run.reference import RunFiles
 from inlay.run.result import AnchorResult, TuneResult, pareto, write_json
 from inlay.run.robustness import Robustness, StressTest
+from inlay.run.schedule import Effort
 from inlay.run.session import Session
 from inlay.search.baselines import FLOAT, FULL_INT8
 from inlay.targets.base import Artifact, Fingerprint, ShowsRun

@@ -1,48 +1,77 @@
 """How the time of one command is shared, and what is done less thoroughly where a model is slow.
 
-A plan knows when the command began and when its result must be written. Every phase asks it what it may use, by what
-steps were found to cost so far; what one phase leaves goes to those behind it. The confirmation comes last: as much
-time is reserved for it as its contenders need, by what steps cost lately, and no more. Without a limit everything is
-done as thoroughly as the settings say.
+Phases declare their shares here, and nowhere else. The schedule knows when the command began and when its result must
+be written; every phase asks it what it may use, by what steps were found to cost so far, and what one leaves goes to
+those behind it. The confirmation comes last: exactly the time that the current finalists need is reserved for it, by
+what steps cost lately. Without a limit everything is done as thoroughly as the settings say.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from inlay.deadline import Clock, Deadline
 from inlay.errors import TooShort
-from inlay.measure.costs import Costs
+from inlay.measure.costs import FREE, Costs
 from inlay.measure.paired import MIN_PAIRS
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.protocol import Protocol
 from inlay.trial import counted
 
+
+@dataclass(frozen=True)
+class Phase:
+    """How much time a phase may take: it declares its share, and the schedule says what that comes to.
+
+    Attributes:
+        share: of what ``of`` names, that it may take at most.
+        of: ``command``, the whole time; ``preparing``, what one recipe and the least confirmation leave when the phase
+            begins; ``search``, what the search has left then.
+        worth: what is gained by it, or why that is enough.
+        least_s: seconds that it has in any case, or wants where time is ample.
+    """
+
+    share: float
+    of: Literal["command", "preparing", "search"]
+    worth: str
+    least_s: float = 0.0
+
+
+PRECISION = Phase(0.03, "command", "the given model timed in float32 besides, where that is a choice", 2.0)
+SMOOTHING = Phase(
+    0.4,
+    "preparing",
+    "transformers gain more by it than by ranges, others take none of it: static products of a BERT of 355 MB had 20.0 "
+    "dB without it, and 26.3 dB with it",
+)
+CALIBRATING = Phase(0.35, "preparing", "without qparams there is nothing to search")
+JUDGING = Phase(0.03, "command", "the outputs of one model on all samples of a part")
+PROBING = Phase(0.1, "command", "the noise of every source alone")
+PROBING_LATE = Phase(0.25, "search", "what probing learns must be of use")
+SOLVING = Phase(0.1, "search", "one integer program")
+PROFILING = Phase(0.05, "search", "the inferences of one profile")
+FIRST_LOOK = Phase(0.08, "search", "the blocks of a race's first look")
+RACING = Phase(0.05, "command", "a race begins no further look after it")
+IDLE_TRIAL = Phase(0.05, "search", "a trial that is not expected to gain")
+ANCHORS = Phase(0.5, "search", "where they took as much, what is outside the accuracy bound is not explored")
+CONFIRMING = Phase(0.3, "command", "unless even the least confirmation takes longer")
+CONFIRMING_AGAIN = Phase(0.25, "command", "what earlier sessions found is of no use if it is not confirmed")
+CROSSING = Phase(0.05, "command", "the winner judged on the samples that are not unseen; else only what time is left")
+WRITING = Phase(0.03, "command", "writing the result of a small model, and ending the process", 2.0)
 MOST_CONTENDERS = 5
 """Candidates of the search that are measured again, the given model aside."""
 QUICK_CONTENDERS, QUICK_NS = 8, 20e6
 """Where the given model takes less than so many nanoseconds, more contenders cost little. The best of many noisy
 readings owe their place to luck in part: the more are measured again, the likelier a sound one is among them."""
-_EQUALIZATION_SHARE = 0.4
-"""Of the time that the least confirmation leaves: transformers gain more by it than by ranges, others take none of it.
-Static products of a BERT of 355 MB had 20.0 dB without it, and 26.3 dB with it."""
-_CALIBRATION_SHARE = 0.35
-"""Of the time that the least confirmation leaves: without qparams there is nothing to search."""
-_CONFIRMATION_SHARE = 0.3
-"""Of the whole time, at most, unless even the least confirmation takes longer."""
-_RACE_SHARES = (0.05, 0.08)
-"""Of the whole time, after which a race begins no further look; of the search, for its first look."""
-_ACCURACY_SHARE = 0.03
-"""Of the whole time, for the outputs of one model on all samples of a part."""
-_PRECISION_SHARE, _PRECISION_S, _PRECISION_MOST = 0.03, 2.0, 0.05
-"""Of the whole time, for timing the given model in float32 besides; or seconds, where those are no more than this."""
-_WRITING_SHARE, _WRITING_S = 0.03, 2.0
-"""Of the whole time, and seconds at most, for writing the result and ending the process, of a small model."""
+_PRECISION_MOST = 0.05
+"""Of the whole time, beyond which a phase has no more seconds than its share."""
 _WRITING_MOST = 0.1
-"""Of the whole time, for the same on a busy machine, where starting a process took as long: both load libraries. With a
+"""Of the whole time, for writing on a busy machine, where starting a process took as long: both load libraries. With a
 start of 1.7 s, a report took 1.0 s beyond a budget of 15 s of which 0.45 s were kept."""
 _WRITTEN_BYTES_S = 16e6
 """Bytes of a model for which that takes a second more: its file is copied, its graph drawn, its memory freed. With one
@@ -55,8 +84,6 @@ LEAST_SAMPLES = 2
 """In each part, where the model is slow."""
 LATER_LOOK = 3
 """Times the processes of the first look that a second look takes."""
-_RESUMED_SHARE = 0.25
-"""Of the budget, what a resumed session has at least for confirming what earlier ones found."""
 _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
 _LATE_SAFETY = 1.1
@@ -131,42 +158,34 @@ def efforts(config: TuneConfig, inference_s: float) -> tuple[Effort, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """When the command began, and when it must be done.
+def deadline_of(budget_s: float | None, spent_s: float, begun: float, clock: Clock) -> Deadline:
+    """Of a command that began at ``begun``, when earlier sessions of its run had spent ``spent_s``."""
+    return Deadline(math.inf if budget_s is None else begun + max(0.0, budget_s - spent_s), clock)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When the command began, when it must be done, and when each phase must be.
 
     Attributes:
         begun: on the clock of ``deadline``.
         deadline: the result is written, and the process about to end.
+        config: the settings.
+        costs: what steps take, by what is known at the time.
         size: of the given model, in bytes.
         started_s: seconds that starting a process took.
     """
 
     begun: float
     deadline: Deadline
+    config: TuneConfig = field(default_factory=TuneConfig)
+    costs: Callable[[], Costs] = lambda: FREE
     size: int = 0
     started_s: float = 0.0
 
-    @classmethod
-    def of(
-        cls,
-        budget_s: float | None,
-        spent_s: float,
-        begun: float,
-        clock: Clock,
-        size: int = 0,
-        started_s: float = 0.0,
-    ) -> Plan:
-        """The plan of a command that began at ``begun``, when earlier sessions of its run had spent ``spent_s``."""
-        at = math.inf if budget_s is None else begun + max(0.0, budget_s - spent_s)
-        return cls(begun, Deadline(at, clock), size, started_s)
-
-    def with_time_to_confirm(self, budget_s: float | None) -> Plan:
-        """The same with time from now on to confirm what earlier sessions found, if need be beyond the budget.
-
-        Without, what they measured would be of no use once the budget is spent.
-        """
-        until = self.deadline.clock() + _RESUMED_SHARE * (budget_s or 0.0)
+    def with_time_to_confirm(self) -> Schedule:
+        """The same with time from now on to confirm what earlier sessions found, if need be beyond the budget."""
+        until = self.deadline.clock() + CONFIRMING_AGAIN.share * (self.config.budget_s or 0.0)
         return replace(self, deadline=replace(self.deadline, at=max(self.deadline.at, until)))
 
     @property
@@ -174,12 +193,21 @@ class Plan:
         """Of the whole command; infinite without a limit."""
         return self.deadline.at - self.begun
 
-    def require(self, costs: Costs, config: TuneConfig, spent_s: float, more: bool = False) -> None:
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit."""
+        return not math.isinf(self.seconds)
+
+    @property
+    def efforts(self) -> tuple[Effort, ...]:
+        """How thoroughly may be confirmed: from what the settings ask for down to the least."""
+        return efforts(self.config, self.costs().inference_s)
+
+    def require(self, costs: Costs, spent_s: float, more: bool = False) -> None:
         """Raise TooShort where the budget is too short for the fewest readings of the fewest models.
 
         Args:
             costs: after the first timed inference.
-            config: the settings.
             spent_s: by earlier sessions.
             more: the first inference was not over by then.
         """
@@ -187,81 +215,74 @@ class Plan:
         builds, inferences = _PREPARING
         ahead_s = builds * costs.candidate_build_s + inferences * costs.inference_s
         ahead_s += 2 * _LEAST_BLOCKS * costs.block_s(_LEAST_MODELS)
-        least = efforts(config, costs.inference_s)[-1]
+        least = efforts(self.config, costs.inference_s)[-1]
         ahead_s = _SAFETY * ahead_s + self._reserve(least, costs, least.contenders)
         if self.deadline.fits(ahead_s):
             return
-        least_s = (spent_s + self.deadline.clock() - self.begun + ahead_s) / (1.0 - _WRITING_SHARE)
+        least_s = (spent_s + self.deadline.clock() - self.begun + ahead_s) / (1.0 - WRITING.share)
         needed_s = math.ceil(_SAFETY * least_s)
         raise TooShort(
-            f"--budget {config.budget_s:.0f}s is too short: one inference takes {'more than ' * more}"
+            f"--budget {self.config.budget_s:.0f}s is too short: one inference takes {'more than ' * more}"
             f"{costs.inference_s * 1e3:.3g} ms here, "
             f"a build {costs.build_s:.2g} s and a process {costs.worker_s:.2g} s: give {needed_s}s "
             "or more",
             needed_s,
         )
 
-    def samples(self, count: int, costs: Costs) -> int:
+    def samples(self, count: int) -> int:
         """How many of ``count`` samples of a part models are judged on."""
-        if math.isinf(self.seconds):
+        if not self.is_limited:
             return count
-        most = int(min(_ACCURACY_SHARE * self.seconds / max(costs.inference_s, 1e-9), count))
+        most = int(min(JUDGING.share * self.seconds / max(self.costs().inference_s, 1e-9), count))
         return min(count, max(LEAST_SAMPLES, most))
 
     @property
     def precision_s(self) -> float:
         """Seconds that timing the given model in a second precision may take."""
-        return max(_PRECISION_SHARE * self.seconds, min(_PRECISION_S, _PRECISION_MOST * self.seconds))
+        return max(PRECISION.share * self.seconds, min(PRECISION.least_s, _PRECISION_MOST * self.seconds))
 
-    def equalization(self, costs: Costs, config: TuneConfig) -> Deadline:
-        """When the scales that even out outliers must be known."""
-        if math.isinf(self.seconds):
+    def preparing(self, phase: Phase) -> Deadline:
+        """When a phase before the search must be over.
+
+        It leaves time for one recipe: better ranges are no use to what is never timed.
+        """
+        if not self.is_limited:
             return self.deadline
-        return self.deadline.within(_EQUALIZATION_SHARE * self._preparing_s(costs, config))
+        one_recipe_s = _SAFETY * self.costs().trial_s(LEAST_SAMPLES, MIN_PAIRS)
+        return self.deadline.within(phase.share * self.least_search().earlier(one_recipe_s).left)
 
-    def calibration(self, costs: Costs, config: TuneConfig) -> Deadline:
-        """When qparams must be known."""
-        if math.isinf(self.seconds):
-            return self.deadline
-        return self.deadline.within(_CALIBRATION_SHARE * self._preparing_s(costs, config))
-
-    def _preparing_s(self, costs: Costs, config: TuneConfig) -> float:
-        """Seconds to prepare in that leave time for one recipe: better ranges are no use to what is never timed."""
-        return self.least_search(costs, config).earlier(_SAFETY * costs.trial_s(LEAST_SAMPLES, MIN_PAIRS)).left
-
-    def search(self, costs: Costs, config: TuneConfig, contenders: int = MOST_CONTENDERS) -> Deadline:
+    def search(self, contenders: int = MOST_CONTENDERS) -> Deadline:
         """When the search must end, so that confirming the contenders is as thorough as its share of the time allows.
 
         It moves while the search goes on, with what steps cost and how many contenders there are.
         """
-        wanted = efforts(config, costs.inference_s)
-        share_s = _CONFIRMATION_SHARE * self.seconds
+        costs, wanted, share_s = self.costs(), self.efforts, CONFIRMING.share * self.seconds
         effort = next((e for e in wanted if e.seconds(costs, contenders) <= share_s), wanted[-1])
         return self.deadline.earlier(self._reserve(effort, costs, contenders))
 
-    def least_search(self, costs: Costs, config: TuneConfig, contenders: int = MOST_CONTENDERS) -> Deadline:
-        """When the anchors must be known: behind it there is time for the least confirmation only."""
-        return self.deadline.earlier(self._reserve(efforts(config, costs.inference_s)[-1], costs, contenders))
+    def least_search(self, contenders: int = MOST_CONTENDERS) -> Deadline:
+        """Deadline for mandatory trials; after it only the least confirmation still fits."""
+        return self.deadline.earlier(self._reserve(self.efforts[-1], self.costs(), contenders))
 
-    def protocol(self, protocol: Protocol, costs: Costs, search: Deadline) -> Protocol:
-        """``protocol`` with as few blocks at first, and as short races, as the time asks for.
+    def protocol(self) -> Protocol:
+        """How latency is measured, with as few blocks at first, and as short races, as the time asks for.
 
         There are no fewer than an interval needs, where these take no longer than a race may.
         """
-        if math.isinf(self.seconds):
+        protocol, block_s, race_s = self.config.protocol, self.costs().block_s(3), RACING.share * self.seconds
+        if not self.is_limited:
             return protocol
-        race_share, look_share = _RACE_SHARES
-        blocks = look_share * search.left / max(costs.block_s(3), 1e-9)
-        least = MIN_PAIRS if MIN_PAIRS * costs.block_s(3) <= race_share * self.seconds else _LEAST_BLOCKS
+        blocks = FIRST_LOOK.share * self.search().left / max(block_s, 1e-9)
+        least = MIN_PAIRS if MIN_PAIRS * block_s <= race_s else _LEAST_BLOCKS
         first = int(np.clip(blocks, min(least, protocol.first_blocks), protocol.first_blocks))
-        return replace(protocol, first_blocks=first, race_s=min(protocol.race_s, race_share * self.seconds))
+        return replace(protocol, first_blocks=first, race_s=min(protocol.race_s, race_s))
 
-    def confirmation(self, costs: Costs, config: TuneConfig, contenders: int) -> Effort:
+    def confirmation(self, contenders: int) -> Effort:
         """The most thorough confirmation of so many contenders that there is time for.
 
         The round that decides gets as many processes, or a single one as many blocks, as there is time for, up to all.
         """
-        wanted, left_s = efforts(config, costs.inference_s), self.before_writing.left
+        costs, wanted, left_s = self.costs(), self.efforts, self.before_writing.left
         found = next((e for e in wanted if e.seconds(costs, contenders) <= left_s), wanted[-1])
         full = wanted[0].second * wanted[0].blocks
         longer = [replace(found, second=second) for second in range(wanted[0].second, found.second, -1)]
@@ -269,54 +290,56 @@ class Plan:
             longer += [replace(found, blocks=blocks) for blocks in range(full, found.blocks, -1)]
         return next((e for e in longer if e.seconds(costs, contenders) <= left_s), found)
 
-    def readings(self, costs: Costs, effort: Effort, contenders: int) -> Deadline:
+    def readings(self, effort: Effort, contenders: int) -> Deadline:
         """When a confirmation's readings end, so that the delivered model is judged on all samples behind them.
 
         Where there is no time for both, readings go first.
         """
+        costs = self.costs()
         if not self.before_writing.fits(effort.seconds(costs, contenders)):
             return self.deadline
         return self.before_writing.earlier(costs.crossed_s)
 
-    def weighing(self, costs: Costs, effort: Effort, contenders: int) -> Deadline:
+    def weighing(self, effort: Effort, contenders: int) -> Deadline:
         """When it must be known what samples say of contenders, so that the round that decides has its time."""
-        if math.isinf(self.seconds):
+        if not self.is_limited:
             return self.deadline
+        costs = self.costs()
         second, blocks = (1, 1) if costs.deterministic else (effort.second, effort.blocks)
         return self.before_writing.earlier(_SAFETY * second * costs.process_s(effort.finalists(contenders), blocks))
 
-    def later_look(self, costs: Costs, models: int, effort: Effort) -> int:
+    def later_look(self, models: int, effort: Effort) -> int:
         """Processes that measure open cases once more: the interval shrinks to half, as far as there is time."""
+        costs, wanted = self.costs(), LATER_LOOK * effort.second
+        if not self.is_limited:
+            return wanted
         left_s = max(0.0, self.before_writing.left - costs.crossed_s)
-        wanted = LATER_LOOK * effort.second
-        return (
-            wanted
-            if math.isinf(left_s)
-            else min(wanted, int(left_s / (_SAFETY * costs.process_s(models, effort.blocks))))
-        )
+        return min(wanted, int(left_s / (_SAFETY * costs.process_s(models, effort.blocks))))
 
     def longer_s(self, more_s: float, effort: Effort, full: Effort) -> int:
         """Seconds of a budget of which the confirmation's share is ``more_s`` seconds more, in steps of 5 s."""
         more_s = _LATE_SAFETY * more_s + (0.0 if effort.first else 1.0) * (full.first + full.second)
-        return 5 * math.ceil((self.seconds + more_s / _CONFIRMATION_SHARE) / 5)
+        return 5 * math.ceil((self.seconds + more_s / CONFIRMING.share) / 5)
 
     @property
     def before_writing(self) -> Deadline:
         """When everything must be known that is to be written."""
-        return self.deadline if math.isinf(self.seconds) else self.deadline.earlier(self._writing_s)
+        return self.deadline.earlier(self._writing_s)
 
     @property
     def _writing_s(self) -> float:
-        return min(_WRITING_S + self.size / _WRITTEN_BYTES_S, max(_WRITING_SHARE * self.seconds, self._loading_s))
+        if not self.is_limited:
+            return 0.0
+        return min(WRITING.least_s + self.size / _WRITTEN_BYTES_S, max(WRITING.share * self.seconds, self._loading_s))
 
     @property
     def before_report(self) -> Deadline:
         """When the report must begin, which is written behind everything else."""
-        return self.deadline if math.isinf(self.seconds) else self.deadline.earlier(self._loading_s)
+        return self.deadline.earlier(self._loading_s)
 
     @property
     def _loading_s(self) -> float:
-        return min(_WRITING_S, self.started_s, _WRITING_MOST * self.seconds)
+        return min(WRITING.least_s, self.started_s, _WRITING_MOST * self.seconds)
 
     def _reserve(self, effort: Effort, costs: Costs, contenders: int) -> float:
-        return 0.0 if math.isinf(self.seconds) else effort.seconds(costs, contenders) + self._writing_s
+        return effort.seconds(costs, contenders) + self._writing_s if self.is_limited else 0.0
