@@ -4,7 +4,7 @@ Wings of Inlay (region patterns, explanations, reports, TOSA, Ray …) join as o
 needs imports a wing: it asks here, by group and name, and goes without what is not there. The groups:
 
 - ``inlay.targets``: targets by name (:mod:`inlay.targets.base`).
-- ``inlay.strategies``: what joins a search (:class:`~inlay.run.strategies.JoinedStrategy`).
+- ``inlay.strategies``: what joins a search (:class:`~inlay.run.joined.JoinedStrategy`).
 - ``inlay.executors``: labs elsewhere, by the option that asks for them (:class:`~inlay.measure.lab.OpenLab`).
 - ``inlay.several_targets``: how several targets are named (``targets``), tuned for (``tune``), told of (``verdict``).
 - ``inlay.commands``: commands of ``inlay``, as functions or groups of typer (:mod:`inlay.cli.commands`).

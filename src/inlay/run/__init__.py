@@ -2,7 +2,7 @@
 
 :mod:`~inlay.run.tune` holds the phases and the loop ``strategy.ask ▶ Placement ▶ emit ▶ accuracy ▶ compile ▶ measure ▶
 journal ▶ strategy.tell``; :mod:`~inlay.run.evaluate` is one turn of it. Before the loop: ``inputs``, ``session``,
-``preparation``, ``strategies`` and ``oracles``; during it: ``budget``, ``noise_probes``, ``facts``, ``cost_database``,
+``preparation`` and ``strategies``; during it: ``budget``, ``noise_probes``, ``facts``, ``cost_database``,
 ``progress``; after it: :mod:`~inlay.run.confirm`, which decides in fresh processes, ``result``, and
 :mod:`~inlay.run.outcome`, which puts it together. :mod:`~inlay.run.instant` quantizes without a search; ``select`` and
 ``compare`` are commands on what was measured or is given. The room may import everything below it: search,
@@ -22,7 +22,6 @@ __all__ = [
     "joined",
     "machine_costs",
     "noise_probes",
-    "oracles",
     "outcome",
     "outputs",
     "preparation",

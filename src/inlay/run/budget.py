@@ -72,7 +72,7 @@ class TimeLimit:
     """
 
     def __init__(self, time: SearchTime, journal: Journal, worker: Worker, necessary: bool = False) -> None:
-        self._time, self._journal, self._worker, self._necessary = time, journal, worker, necessary
+        self.time, self._journal, self._worker, self._necessary = time, journal, worker, necessary
         self._budget_s = time.plan.config.budget_s
         self._outside_s = deque([0.0], maxlen=_RECENT)
         self._begun: tuple[float, float] | None = None  # a new trial: on the clock, and busy_s by then
@@ -80,7 +80,7 @@ class TimeLimit:
     @property
     def left_s(self) -> float:
         """Seconds that are left; infinite without a limit."""
-        return self._time.end().left
+        return self.time.end().left
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
         """Why ``proposal`` is not judged any more; empty where it is.
@@ -95,10 +95,10 @@ class TimeLimit:
             return ""
         found = any(c.trial.feasible and c.placement and c.speedup > _GAIN for c in evaluator.judged[1:])
         more = proposal.anchor or self._necessary or not found
-        deadline = self._time.least() if more else self._time.end()
+        deadline = self.time.least() if more else self.time.end()
         if proposal.anchor and proposal.placement and not any(map(_is_worth_confirming, evaluator.judged[1:])):
-            deadline = self._time.plan.before_writing  # whatever else is cut, one recipe that keeps the bound is timed
-        if not deadline.fits(self._time.trial_s + max(self._outside_s)):
+            deadline = self.time.plan.before_writing  # whatever else is cut, one recipe that keeps the bound is timed
+        if not deadline.fits(self.time.trial_s + max(self._outside_s)):
             return f"the rest of the budget of {self._budget_s:.0f} s is reserved for confirming"
         self._begun = deadline.clock(), self._worker.busy_s
         return ""
@@ -108,7 +108,7 @@ class TimeLimit:
         if self._begun is None:  # it was judged by an earlier session
             return
         begun, busy_s = self._begun
-        self._outside_s.append(max(0.0, self._time.plan.deadline.clock() - begun - (self._worker.busy_s - busy_s)))
+        self._outside_s.append(max(0.0, self.time.plan.deadline.clock() - begun - (self._worker.busy_s - busy_s)))
 
 
 def _is_worth_confirming(candidate: Candidate) -> bool:
@@ -137,12 +137,12 @@ class Budget(TimeLimit):
 
     def hurries(self) -> bool:
         """See :class:`SearchTime`; a resumed run gets the same answer."""
-        return self._journal.once(HURRIES, lambda: self._time.hurries)
+        return self._journal.once(HURRIES, lambda: self.time.hurries)
 
     def spare(self) -> bool:
         """Whether a trial takes a small share of the time that is left; a resumed run gets the same answer."""
         return self._journal.once(
-            SPARE, lambda: self._time.trial_s + max(self._outside_s) <= IDLE_TRIAL.share * self._time.end().left
+            SPARE, lambda: self.time.trial_s + max(self._outside_s) <= IDLE_TRIAL.share * self.time.end().left
         )
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:

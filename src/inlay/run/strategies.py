@@ -1,62 +1,98 @@
-"""Which strategies a run uses, and in which order: the anchors first, then what ``--strategy`` names."""
+"""Which strategies a run uses, and in which order: the anchors first, then what ``--strategy`` names.
+
+What they ask (profiles, noise, costs of earlier runs) is answered from the journal where it can be: so a run resumes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
-from inlay.prepare.config import TuneConfig
-from inlay.prepare.model import PreparedModel
-from inlay.prepare.qdq_import import ImportedQDQ
+import numpy as np
+
+from inlay.prepare.options import DEFAULT_BUDGET_S
+from inlay.quant.sensitivity import Sensitivity
+from inlay.run.budget import Budget, SearchTime
+from inlay.run.cost_database import CostDatabase
 from inlay.run.evaluate import Evaluator
-from inlay.run.joined import JoinedStrategy
-from inlay.search.bars import Barred
+from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
+from inlay.run.joined import JoinedStrategy, joined_strategies
+from inlay.run.machine_costs import MachineCosts, read_costs
+from inlay.run.noise_probes import Probes
+from inlay.run.preparation import Calibrated
+from inlay.run.schedule import PROBING, PROFILING, SOLVING
+from inlay.run.session import Session
 from inlay.search.base import Chain, LazyStrategy, Strategy
 from inlay.search.baselines import FLOAT, Anchors, anchor_units
+from inlay.search.cost_prior import CostParameters
 from inlay.search.guided import Guided
 from inlay.search.refine import Refine
+from inlay.search.rewrite_choice import RewriteChoice
+from inlay.search.surrogate import Oracles, Surrogate
+from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.space.units import STATIC
+from inlay.targets.base import KernelTime
+from inlay.targets.registry import create
+from inlay.trial import noise_of
 from inlay.types import Placement
 
+_PROFILED_BUILDS = 2
+"""Builds that a profile takes: one with profiling, and often the plain one before it."""
+_DRAWS_STREAM = 1
+"""Tells the random stream of the guided strategy from others of the same seed."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Strategies:
     """The strategies of one run.
 
     Attributes:
         anchors: the first of them; their trials are reported by name.
         guided: the cost-model strategy; also searches again where the winner fails on unseen samples.
+        joined: what joined the run.
         chain: all that the run uses, one after the other.
+        probing_s: seconds of each series of noise probes.
     """
 
     anchors: Anchors
     guided: Guided
+    joined: Mapping[str, JoinedStrategy]
     chain: Strategy
+    probing_s: list[float]
 
-    @property
-    def barred(self) -> tuple[Barred, ...]:
-        """What the runtime refused or computed wrong, as far as it was found out."""
-        return tuple(self.guided.surrogate.bars.found)
+    def save_costs(self, session: Session) -> None:
+        """Add the costs that were learned to the cost database."""
+        if _shares_costs(session) and self.guided.surrogate.cost_model.profiled:
+            CostDatabase(session.worker.fingerprint).add(self.guided.surrogate.cost_model.summary())
 
 
-def compose(
-    prepared: PreparedModel,
-    imported: ImportedQDQ,
-    config: TuneConfig,
-    evaluator: Evaluator,
-    anchors: Anchors,
-    guided: Guided,
-    joined: Mapping[str, JoinedStrategy],
-) -> Strategies:
-    """The strategies for a prepared model: ``anchors``, then by default ``guided``, then those that joined.
+def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Path, budget: Budget) -> Strategies:
+    """The strategies for a prepared model: anchors, then by default the guided one, then those that joined.
 
-    Where there are no times of kernels, ``refine`` follows ``guided``, which knows only what a table says.
+    Where there are no times of kernels, ``refine`` follows the guided one, which knows only what a table says.
+
+    Args:
+        session: the run.
+        model: the model.
+        evaluator: judges and profiles what they propose.
+        feed: file of the inputs that latency is measured on.
+        budget: of the search.
     """
+    prepared, imported, config = model.prepared, model.imported, session.inputs.config
+    joined = {name: kind(prepared, config) for name, kind in joined_strategies().items()}
+    given = (*imported.placements, *(a for each in joined.values() for a in each.anchors(session.stage)))
+    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given, budget.spare, budget.hurries)
+    asked = _Asked(session, model, evaluator, feed, budget.time)
+    surrogate = asked.surrogate(anchors, budget)
+    guided = Guided(surrogate, np.random.default_rng([config.seed, _DRAWS_STREAM]))
+    anchors.expect(surrogate.expected_anchors)
 
     def begun(joining: JoinedStrategy) -> Strategy:
-        given = [placement for _, placement in imported.placements]
-        return joining.strategy(evaluator.incumbent.placement or Placement(), given, guided.rewrites)
+        placements = [placement for _, placement in imported.placements]
+        return joining.strategy(evaluator.incumbent.placement or Placement(), placements, guided.rewrites)
 
     low_precision = {
         name: frozenset(units)
@@ -72,4 +108,139 @@ def compose(
         "refine": [refine],
         "anchors": [],
     }
-    return Strategies(anchors, guided, Chain([anchors, *after_anchors[config.strategy]]))
+    chain = Chain([anchors, *after_anchors[config.strategy]])
+    return Strategies(anchors=anchors, guided=guided, joined=joined, chain=chain, probing_s=asked.probing_s)
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What answers the guided strategy; attributes as in :func:`compose`."""
+
+    session: Session
+    model: Calibrated
+    evaluator: Evaluator
+    feed: Path
+    time: SearchTime
+    probing_s: list[float] = field(default_factory=list)
+
+    def surrogate(self, anchors: Anchors, budget: Budget) -> Surrogate:
+        """What the guided strategy knows at first, with the costs of earlier runs, and whom it asks."""
+        prepared, journal, config = self.model.prepared, self.session.journal, self.session.inputs.config
+        oracles = Oracles(
+            profile=self._profile,
+            sensitivity=self._sensitivity,
+            noise=self._probes.noise,
+            label=prepared.label,
+            hurried=budget.hurried,
+            rewrites=prepared.selectable_rewrites,
+            patience=lambda: SOLVING.share * self.time.end().left,
+            profiles=self.evaluator.times_kernels,
+            usual_rewrites=lambda: journal.once(USUAL_REWRITES, self._usual_rewrites),
+        )
+        least_db = config.bound.min_sqnr_db
+        return Surrogate(
+            self._units,
+            oracles,
+            anchors.trials,
+            anchor_units(prepared.graph, prepared.units),
+            outputs=self.evaluator.parts.of_each(prepared.graph.float_outputs),
+            bound=None if least_db is None else noise_of(least_db),
+            baseline_ns=self._baseline_ns,
+            known=journal.once(KNOWN_COSTS, self._known_costs),
+            priced=journal.once(PRICED, self._priced),
+        )
+
+    @cached_property
+    def _units(self) -> UnitGraph:
+        return build_unit_graph(self.model.prepared.graph, self.model.prepared.units)
+
+    @cached_property
+    def _probes(self) -> Probes:
+        session, selection = self.session, self.session.inputs.parts.selection
+        return Probes(
+            self.model.prepared,
+            self.model.candidates.table,
+            selection.feeds,
+            session.journal,
+            PROBING.share * (session.inputs.config.budget_s or DEFAULT_BUDGET_S),
+            spent=self.probing_s,
+            search_end=self.time.end,
+            costs=session.plan.costs,
+            mask=selection.mask,
+            open_pool=session.lab.open_pool,
+            parts=self.evaluator.parts,
+        )
+
+    @property
+    def _baseline_ns(self) -> float:
+        known = self.session.journal.fact(BASELINE_NS)
+        assert known is not None, "the baseline is measured before anything else"
+        return known
+
+    def _known_costs(self) -> dict[str, float]:
+        if not _shares_costs(self.session):
+            return {}
+        return CostDatabase(self.session.worker.fingerprint).read(set(CostParameters(self._units).signatures))
+
+    def _priced(self) -> np.ndarray:
+        """Costs by the table that was measured on this very target, or that ships where a target gives no profiles."""
+        known = self._machine_costs
+        if known.warning:
+            self.session.progress.stage(known.warning)
+        table = known.table if known.own or not self.evaluator.times_kernels else None
+        return np.zeros(0) if table is None else table.price(self.model.prepared.graph, CostParameters(self._units))
+
+    def _usual_rewrites(self) -> RewriteChoice:
+        table = self._machine_costs.table
+        if table is None:
+            return RewriteChoice()
+        return table.choose_rewrites(
+            self.model.prepared.graph, CostParameters(self._units), self.model.prepared.selectable_rewrites
+        )
+
+    @property
+    def _machine_costs(self) -> MachineCosts:
+        target = create(self.session.inputs.config.target)
+        return read_costs(target, self.session.worker.fingerprint, own=_shares_costs(self.session))
+
+    def _sensitivity(self) -> Sensitivity:
+        if self.session.journal.fact(SENSITIVITY) is None:
+            self.session.progress.stage("probe how much noise each value's quantization makes")
+        return self._probes.sensitivity()
+
+    def _profile(self, placement: Placement) -> list[KernelTime]:
+        candidates, end = self.model.candidates, self.time.end()
+        fits = end.fits(_PROFILED_BUILDS * self.session.costs.candidate_build_s)
+        seconds = PROFILING.share * end.left if fits else 0.0
+        write = partial(candidates.write, placement)
+        return self.evaluator.profile(candidates.key(placement), write, self.feed, self._baseline_ns, seconds)
+
+
+def _shares_costs(session: Session) -> bool:
+    """Whether what earlier runs and the machine's table say counts; else the seed alone decides."""
+    return session.inputs.config.cost_db and not session.worker.deterministic
+
+
+def guided_report(guided: Guided) -> dict[str, Any]:
+    """What the guided strategy learned, for ``search`` in ``result.json``.
+
+    ``forecast_error`` is the median relative error of its predictions, ``unattributed`` the largest share of any
+    profile's kernel time without a known cause, ``fusion_disagreements`` the units that ran against the rules, and
+    ``barred`` those that the runtime refused or computed wrong.
+    """
+    errors = [abs(f.measured_ns / f.predicted.mean - 1.0) for f in guided.surrogate.predictions]
+    return {
+        "forecasts": [
+            {
+                "placement_digest": f.digest,
+                "predicted_ms": f.predicted.mean / 1e6,
+                "sd_ms": f.predicted.stddev / 1e6,
+                "measured_ms": f.measured_ns / 1e6,
+            }
+            for f in guided.surrogate.predictions
+        ],
+        "forecast_error": float(np.median(errors)) if errors else None,
+        "unattributed": max(guided.surrogate.cost_model.unattributed, default=None),
+        "fusion_disagreements": [asdict(d) for d in guided.surrogate.disagreements.values()],
+        "barred": [asdict(each) for each in guided.surrogate.bars.found],
+    }

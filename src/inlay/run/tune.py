@@ -7,7 +7,6 @@ the confirmed winner, the result. :func:`search_until` is the loop.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +29,6 @@ from inlay.run.evaluate import Evaluator
 from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import TuneRequest
-from inlay.run.joined import JoinedStrategy, joined_strategies
-from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outcome.assemble import assemble, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, notes_for
@@ -41,9 +38,9 @@ from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, not_measured, write_json
 from inlay.run.schedule import QUICK_CONTENDERS
 from inlay.run.session import Session, open_session
-from inlay.run.strategies import Strategies, compose
+from inlay.run.strategies import Strategies, compose, guided_report
 from inlay.search.base import Strategy
-from inlay.search.baselines import FULL_INT8, Anchors
+from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import elsewhere
 from inlay.trial import Proposal
 from inlay.types import Placement
@@ -128,8 +125,6 @@ class _SearchSetup:
     evaluator: Evaluator
     budget: Budget
     time: SearchTime
-    guided: GuidedSetup
-    joined: Mapping[str, JoinedStrategy]
     strategies: Strategies
 
 
@@ -143,39 +138,17 @@ class _SearchEnd:
 
 
 def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> _SearchSetup:
-    config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
-    journal, plan = session.journal, session.plan
     feed = session.inputs.workload.save(session.work / "latency")
-    protocol = plan.protocol()
+    protocol = session.plan.protocol()
     evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left, ahead.take)
     time = SearchTime(
-        plan,
+        session.plan,
         lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS)),
         len(given.feeds),
         protocol.first_blocks,
     )
-    budget = Budget(time, journal, worker)
-    guided = GuidedSetup(
-        prepared=model.prepared,
-        candidates=model.candidates,
-        evaluator=evaluator,
-        journal=journal,
-        fingerprint=worker.fingerprint,
-        config=replace(config, cost_db=config.cost_db and not worker.deterministic),  # else the seed alone decides
-        feed=feed,
-        selection=parts.selection,
-        progress=session.progress,
-        search_end=time.end,
-        costs=plan.costs,
-        open_pool=session.lab.open_pool,
-    )
-    prepared, imported = model.prepared, model.imported
-    joined = {name: kind(prepared, config) for name, kind in joined_strategies().items()}
-    given_placements = (*imported.placements, *(a for each in joined.values() for a in each.anchors(session.stage)))
-    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements, budget.spare, budget.hurries)
-    strategy = guided.strategy(anchors, budget.hurried)
-    anchors.expect(strategy.surrogate.expected_anchors)
-    strategies = compose(prepared, imported, config, evaluator, anchors, strategy, joined)
+    budget = Budget(time, session.journal, session.worker)
+    strategies = compose(session, model, evaluator, feed, budget)
     return _SearchSetup(
         feed=feed,
         ahead=ahead,
@@ -183,8 +156,6 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
         evaluator=evaluator,
         budget=budget,
         time=time,
-        guided=guided,
-        joined=joined,
         strategies=strategies,
     )
 
@@ -205,9 +176,9 @@ def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _Searc
     except KeyboardInterrupt:
         stopped, interrupted = "interrupted", True
     builds = session.worker.builds
-    for each in search.joined.values():
+    for each in search.strategies.joined.values():
         each.leave(session.inputs.out, evaluator.judged)
-    search.guided.save_costs(search.strategies.guided)
+    search.strategies.save_costs(session)
     return _SearchEnd(stopped, interrupted, builds)
 
 
@@ -299,13 +270,13 @@ def _result(
         verified=inputs.parts.verified,
         interrupted=ended.interrupted,
         cuts=(*_cuts(session, search, confirmed), *([lost.cut] if lost.cut else [])),
-        joined=[note for each in search.joined.values() for note in each.notes(trials)],
+        joined=[note for each in search.strategies.joined.values() for note in each.notes(trials)],
         frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
         elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint.named_facts),
         random=random_note(inputs.file.model),
     )
-    overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))
+    overhead = session.overhead(search.meter.waited_s, sum(search.strategies.probing_s))
     facts = {
         "builds": ended.builds,
         "wall_s": round(session.seconds, 3),
@@ -314,7 +285,7 @@ def _result(
         **({} if worker.deterministic else {"overhead": overhead}),
         **guided_report(search.strategies.guided),
         **({"imported": model.imported.as_json()} if model.imported.placements else {}),
-        **{key: value for each in search.joined.values() for key, value in each.facts().items()},
+        **{key: value for each in search.strategies.joined.values() for key, value in each.facts().items()},
     }
     return assemble(
         inputs,
@@ -328,7 +299,7 @@ def _result(
             *inputs.changed,
             *filter(None, [not_measured(worker.fingerprint.facts)]),
             *notes,
-            *bar_notes(search.strategies.barred),
+            *bar_notes(search.strategies.guided.surrogate.bars.found),
         ),
         interrupted=ended.interrupted,
         losses=lost,
@@ -364,7 +335,7 @@ def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, c
         {"delivered": "" if placement is None else key(placement), "float": key(Placement())},
         {name: key(trial.proposal.placement) for name, trial in search.strategies.anchors.trials.items()},
         [] if unseen is None else [(unseen.number(i), db) for i, db in enumerate(confirmed.each_db)],
-        {key: nodes for each in search.joined.values() for key, nodes in each.regions().items()},
+        {key: nodes for each in search.strategies.joined.values() for key, nodes in each.regions().items()},
     )
     session.journal.record_fact(EVIDENCE, evidence)
 
