@@ -90,7 +90,7 @@ def _choose(one_shot: OneShot, recipe: str, plain_ranges: bool) -> tuple[Placeme
     if plain_ranges:
         return resolved.placement, CalibrationChoice("minmax").table(prepared, observe(prepared, one_shot.samples))
     chosen = choose_by_rules(one_shot, resolved.placement)
-    return chosen.placement, chosen.table
+    return chosen.placement, chosen.writer.table
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -32,26 +32,22 @@ class AnchorResult:
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""
+        left = {
+            "size_bytes": self.size_bytes,
+            "stress": None if self.robustness is None else self.robustness.as_json(),
+            "memory_bytes": self.memory_bytes,
+        }
         if isinstance(self.outcome, Failed):
+            none = dict.fromkeys(("latency_ms", "speedup", "sqnr_db"))
             why = f"{self.outcome.stage}: {self.outcome.message}"
-            return {
-                "name": self.name,
-                "latency_ms": None,
-                "speedup": None,
-                "sqnr_db": None,
-                "worst_output": "",
-                "feasible": False,
-                "why": why,
-                "size_bytes": self.size_bytes,
-                "stress": None,
-                "memory_bytes": self.memory_bytes,
-            }
+            return {"name": self.name, **none, "worst_output": "", "feasible": False, "why": why, **left}
         accuracy = self.outcome.accuracy
         latency = self.outcome.latency if isinstance(self.outcome, Measured) else None
+        told = latency is not None and latency.speedup.is_told
         return {
             "name": self.name,
-            "latency_ms": None if latency is None or not latency.speedup.is_told else latency.ns / 1e6,
-            "speedup": None if latency is None or not latency.speedup.is_told else latency.speedup.value,
+            "latency_ms": latency.ns / 1e6 if latency is not None and told else None,
+            "speedup": latency.speedup.value if latency is not None and told else None,
             "speedup_low": None if latency is None else _finite(latency.speedup.low),
             "speedup_high": None if latency is None else _finite(latency.speedup.high),
             "sqnr_db": accuracy.sqnr_db,
@@ -59,9 +55,7 @@ class AnchorResult:
             "metric": accuracy.metric,
             "feasible": accuracy.feasible,
             "why": accuracy.reason,
-            "size_bytes": self.size_bytes,
-            "stress": None if self.robustness is None else self.robustness.as_json(),
-            "memory_bytes": self.memory_bytes,
+            **left,
         }
 
 

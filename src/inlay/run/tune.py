@@ -253,6 +253,7 @@ def _result(
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
 
     lost = losses(session, confirmed, model.test, anchors.trials, write, given.reference)
+    cut_short = cuts(session, anchors.left_out, search.meter.protocol.first_blocks, confirmed.effort)
     notes = notes_for(
         confirmed,
         losses=lost,
@@ -269,7 +270,7 @@ def _result(
         lacks=worker.lacks,
         verified=inputs.parts.verified,
         interrupted=ended.interrupted,
-        cuts=(*_cuts(session, search, confirmed), *([lost.cut] if lost.cut else [])),
+        cuts=(*cut_short, *filter(None, [lost.cut])),
         joined=[note for each in search.strategies.joined.values() for note in each.notes(trials)],
         frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
@@ -288,9 +289,7 @@ def _result(
         **{key: value for each in search.strategies.joined.values() for key, value in each.facts().items()},
     }
     return assemble(
-        inputs,
-        worker.fingerprint,
-        session.journal,
+        session,
         search.evaluator,
         trials,
         confirmed,
@@ -338,11 +337,3 @@ def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, c
         {key: nodes for each in search.strategies.joined.values() for key, nodes in each.regions().items()},
     )
     session.journal.record_fact(EVIDENCE, evidence)
-
-
-def _cuts(session: Session, search: _SearchSetup, confirmed: Confirmed) -> tuple[str, ...]:
-    if not session.plan.is_limited:
-        return ()
-    missing = search.strategies.anchors.left_out
-    left_out = confirmed.effort.cut_from(session.plan.efforts[0])
-    return tuple(cuts(session.inputs, session.journal, missing, search.meter.protocol.first_blocks, left_out))

@@ -196,8 +196,7 @@ def choose_by_costs(
     chosen = Chosen(
         placement=winner.choice.placement,
         calibration=calibration,
-        table=table,
-        calibration_digest=digest,
+        writer=writer,
         shared={d.node: d.reason for d in sharing_of(prepared, observed, calibration.method)},
         accuracy=winner.accuracy,
         varied=one_shot.worker.run(winner.artifact, one_shot.test.feeds) if varies else None,

@@ -18,11 +18,11 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
+from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.smoothquant import find_scales
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Bound, Judge, Outputs
-from inlay.quant.qparams import QParamsTable
 from inlay.run.reference import RunFiles
 from inlay.run.robustness import StressTest, variations_of
 from inlay.targets.base import Artifact, Capabilities
@@ -49,8 +49,7 @@ class Chosen:
     Attributes:
         placement: what is quantized.
         calibration: how ranges were chosen.
-        table: the qparams.
-        calibration_digest: of the calibration with what was observed.
+        writer: writes placements with these qparams.
         shared: for nodes whose values share a scale, why.
         accuracy: on the scoring samples; None where there are no samples, or it is yet to be measured.
         varied: outputs for each variation; None where none were run.
@@ -58,8 +57,7 @@ class Chosen:
 
     placement: Placement
     calibration: CalibrationChoice
-    table: QParamsTable
-    calibration_digest: str
+    writer: CandidateWriter
     shared: Mapping[str, str]
     accuracy: Accuracy | None = None
     varied: Sequence[Outputs] | None = None

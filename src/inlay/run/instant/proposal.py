@@ -32,10 +32,9 @@ from inlay.search.cost_model import CostModel
 from inlay.search.cost_prior import CostParameters
 from inlay.search.cost_table import CostTable
 from inlay.search.noise_model import NoiseAllowance
-from inlay.search.rewrite_choice import RewriteChoice
 from inlay.search.solver import Solver
 from inlay.search.surrogate import with_rewrites
-from inlay.search.unit_graph import UnitGraph, build_unit_graph
+from inlay.search.unit_graph import build_unit_graph
 from inlay.targets.base import KernelTime
 from inlay.trial import decibels, noise_of
 from inlay.types import Placement
@@ -66,33 +65,16 @@ class Choice:
         placement: with the rewrites that are expected to pay.
         labels: of its units.
         ns: nanoseconds per inference that are expected of it.
-        float_ns: the same for the model without Q/DQ nodes.
-        anchors_ns: the same for each anchor, by name.
     """
 
     placement: Placement
     labels: np.ndarray
     ns: float
-    float_ns: float
-    anchors_ns: dict[str, float]
 
     @property
     def low(self) -> bool:
         """Whether anything is quantized."""
         return bool(len(self.placement))
-
-    @property
-    def speedup(self) -> float:
-        """Predicted: over the float model."""
-        return self.float_ns / self.ns if self.ns > 0.0 else 1.0
-
-
-def priced_model(prepared: PreparedModel, graph: UnitGraph, table: CostTable) -> tuple[CostModel, RewriteChoice]:
-    """A cost model that knows the processor's table and nothing else, and the selectable rewrites that pay by it."""
-    parameters = CostParameters(graph)
-    prices = table.price(prepared.graph, parameters)
-    rewrites = table.choose_rewrites(prepared.graph, parameters, prepared.selectable_rewrites)
-    return CostModel(graph, priced=with_rewrites(prices, graph, rewrites)), rewrites
 
 
 class Instant:
@@ -125,7 +107,10 @@ class Instant:
     ) -> None:
         self._prepared, self._table, self._feeds, self._deadline = prepared, table, feeds, deadline
         self._graph = build_unit_graph(prepared.graph, prepared.units)
-        self._model, self._rewrites = priced_model(prepared, self._graph, costs or CostTable())
+        known, parameters = costs or CostTable(), CostParameters(self._graph)
+        self._rewrites = known.choose_rewrites(prepared.graph, parameters, prepared.selectable_rewrites)
+        prices = known.price(prepared.graph, parameters)
+        self._model = CostModel(self._graph, priced=with_rewrites(prices, self._graph, self._rewrites))
         self._priced, self._usual = costs is not None, usual
         self._bound_db = bound_db if feeds else None
         self._optimism_db: float | None = None
@@ -170,7 +155,8 @@ class Instant:
         """
         if not self._priced:
             return replace(self._choice(self._anchors[FULL_INT8]), placement=self._usual)
-        float_ns, in_float_ns = self._ns_in_float, self._model.expected_problem().float_cost
+        float_ns = self.expected(np.zeros(len(self._graph.units), np.int8))
+        in_float_ns = self._model.expected_problem().float_cost
 
         def at_best(labels: np.ndarray) -> float:
             return self.expected(labels) - (1.0 - 1.0 / policy.CHALLENGE) * float(in_float_ns[labels != 0].sum())
@@ -224,8 +210,7 @@ class Instant:
         return next((each for each in ranked if self._keeps(each, self._maximum)), None)
 
     def _choice(self, labels: np.ndarray) -> Choice:
-        costs = {name: self._model.predict(each).mean for name, each in self._anchors.items()}
-        return Choice(self._placement(labels), labels, self._model.predict(labels).mean, self._ns_in_float, costs)
+        return Choice(self._placement(labels), labels, self.expected(labels))
 
     def _keeps(self, labels: np.ndarray, maximum: float | None) -> bool:
         """Whether a labeling is quantized, and its noise within the bound as far as a probe can tell."""
@@ -241,10 +226,6 @@ class Instant:
         noise = self._noise(labels)
         hopeful_db = 0.0 if noise is None else decibels(max(noise, default=0.0)) - sqnr_db
         self._optimism_db = max(self._optimism_db or 0.0, hopeful_db, 0.0)
-
-    @property
-    def _ns_in_float(self) -> float:
-        return self._model.predict(np.zeros(len(self._graph.units), np.int8)).mean
 
     def _placement(self, labels: np.ndarray) -> Placement:
         plain = self._prepared.label(self._graph.precisions(labels))

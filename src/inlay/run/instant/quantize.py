@@ -184,9 +184,8 @@ def quantize(
                 chosen = choose_by_rules(one_shot, resolved.placement)
             if known is not None:
                 how = ByCosts(known.source, models=worker.builds)
-        writer = CandidateWriter(prepared, chosen.table, chosen.calibration_digest, worker.fingerprint.digest)
         unchanged = how is not None and how.unchanged
-        delivered = given if unchanged else writer.deliver(chosen.placement, work / out.name)
+        delivered = given if unchanged else chosen.writer.deliver(chosen.placement, work / out.name)
         accuracy, loss = chosen.accuracy, None
         if one_shot.real and accuracy is None:
             stage("judge what is written")
@@ -251,8 +250,7 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     return Chosen(
         placement=placement,
         calibration=choice,
-        table=table,
-        calibration_digest=choice.digest(observed),
+        writer=CandidateWriter(prepared, table, choice.digest(observed), one_shot.worker.fingerprint.digest),
         shared=shared,
         accuracy=None,
         varied=outputs,

@@ -14,7 +14,6 @@ from inlay.calibrate import policy
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import common_sizes, input_specs
 from inlay.errors import InlayError, Late, TargetError, UsageError
-from inlay.measure.journal import Journal
 from inlay.measure.paired import Series
 from inlay.model.heard import counting, doing
 from inlay.model.store import model_bytes
@@ -31,7 +30,7 @@ from inlay.run.robustness import Robustness, StressTest
 from inlay.run.schedule import Effort
 from inlay.run.session import Session
 from inlay.search.baselines import FLOAT, FULL_INT8
-from inlay.targets.base import Artifact, Fingerprint, ShowsRun
+from inlay.targets.base import Artifact, ShowsRun
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Measured, Outcome, Trial
 from inlay.types import Placement
@@ -68,9 +67,7 @@ def sizes_of(inputs: RunInputs) -> list[dict[str, Any]]:
 
 
 def assemble(
-    inputs: RunInputs,
-    fingerprint: Fingerprint,
-    journal: Journal,
+    session: Session,
     evaluator: Evaluator,
     anchors: Mapping[str, Trial],
     confirmed: Confirmed,
@@ -84,9 +81,7 @@ def assemble(
     """The result.
 
     Args:
-        inputs: what the run worked with.
-        fingerprint: of the target.
-        journal: knows how ranges were chosen.
+        session: the run.
         evaluator: knows every candidate that was judged.
         anchors: what the anchors showed, by name.
         confirmed: what is delivered.
@@ -96,6 +91,7 @@ def assemble(
         losses: on variations of the samples.
         not_timed: anchors that there was no time for.
     """
+    inputs, journal, fingerprint = session.inputs, session.journal, session.worker.fingerprint
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
     told = {c.key: one_story(c.key, c.trial.outcome, confirmed) for c in evaluator.judged}
     sizes = {c.key: journal.fact(SIZE.of(c.key)) for c in evaluator.judged}
@@ -225,9 +221,7 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
         undecided=undecided,
     )
     result = assemble(
-        inputs,
-        session.worker.fingerprint,
-        session.journal,
+        session,
         evaluator,
         {},
         confirmed,
@@ -266,18 +260,18 @@ def measure_memory(session: Session, files: Mapping[str, Artifact], feed: Path) 
             journal.record_fact(MEMORY.of(key), found)
 
 
-def cuts(
-    inputs: RunInputs, journal: Journal, missing: Sequence[str], first_blocks: int, confirmation: str
-) -> Iterator[str]:
+def cuts(session: Session, missing: Sequence[str], first_blocks: int, effort: Effort) -> Iterator[str]:
     """What a run did less thoroughly because its budget did not allow for more: one phrase for each phase.
 
     Args:
-        inputs: what the run worked with.
-        journal: knows what was decided.
+        session: the run.
         missing: anchors that were not timed.
         first_blocks: of the races.
-        confirmation: what was left out of it, if anything.
+        effort: of the confirmation.
     """
+    if not session.plan.is_limited:
+        return
+    inputs, journal = session.inputs, session.journal
     parts, config = inputs.parts, inputs.config
     samples, choice = journal.fact(CALIBRATION_SAMPLES), journal.fact(CHOICE)
     precision = journal.fact(PRECISION)
@@ -300,8 +294,8 @@ def cuts(
         yield f"not timed: {', '.join(missing)}"
     if first_blocks < config.protocol.first_blocks:
         yield f"races begin with {first_blocks} of {config.protocol.first_blocks} blocks"
-    if confirmation:
-        yield confirmation
+    if left_out := effort.cut_from(session.plan.efforts[0]):
+        yield left_out
 
 
 def losses(
