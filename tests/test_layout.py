@@ -25,8 +25,8 @@ SWALLOWED: Mapping[str, str] = {
     "data/samples.py: tuned_sizes (AttributeError)": "metadata of another tool, JSON of any form",
     "model/load.py: _schema (TypeError)": "versions of operators in a model that the binding cannot take",
     "model/silence.py: silence (AttributeError)": "a C library without fflush",
-    "run/cost_database.py: _load (AttributeError)": "a damaged file, JSON of any form",
-    "run/cost_database.py: _load (TypeError)": "a damaged file, JSON of any form",
+    "run/machine_costs.py: _load (AttributeError)": "a damaged file, JSON of any form",
+    "run/machine_costs.py: _load (TypeError)": "a damaged file, JSON of any form",
     "tosa/static_model.py: _has_numpy (TypeError)": "element types that arrays do not have, as the library says it",
 }
 """Where what a mistake in code raises may vanish, and what is expected there instead."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inlay.run.cost_database import VERSION, CostDatabase
+from inlay.run.machine_costs import VERSION, CostDatabase
 from inlay.targets.base import Fingerprint
 
 TARGET = Fingerprint("null", {})

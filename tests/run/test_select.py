@@ -23,8 +23,8 @@ from inlay.errors import InlayError, JournalError, UsageError
 from inlay.measure.journal import Journal
 from inlay.model.load import file_sha256
 from inlay.report.exports import export
-from inlay.run.cost_database import CostDatabase
 from inlay.run.facts import BASELINE_NS, MEMORY
+from inlay.run.machine_costs import CostDatabase
 from inlay.run.result import pareto
 from inlay.targets.base import Fingerprint
 from inlay.trial import Measured

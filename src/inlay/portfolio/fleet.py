@@ -5,7 +5,7 @@ its slices, and the time that was spent; after a kill at any moment the slice un
 
 All runs on a target share a pattern cache: what the first slices of earlier runs learned, later runs start from. A run
 keeps the cache that it began with in its own folder, so that its later slices, and a resumed one, see the same. Costs
-by signature need no pool: they are kept for all runs of a machine (:mod:`inlay.run.cost_database`).
+by signature need no pool: they are kept for all runs of a machine (:mod:`inlay.run.machine_costs`).
 """
 
 from __future__ import annotations

@@ -1,22 +1,32 @@
-"""The cost tables of processors: one file by target fingerprint in the user's cache folder, or one that ships.
+"""What is known of costs before a run: the processor's cost table, and the costs that earlier runs found out.
 
-``inlay calibrate-machine`` writes them. A table that cannot be read, or is of another processor, is left alone with a
-warning: it makes answers faster, and nothing depends on it.
+Both are files by target fingerprint in the user's cache folder (``INLAY_CACHE_DIR`` replaces it), and nothing depends
+on them. ``inlay calibrate-machine`` writes the table, or one ships; one that cannot be read, or is of another processor
+or runtime, is left alone with a warning. The cost database holds nanoseconds of units and boundaries by signature, so
+that a second model of the same family starts with the costs of the first; a file of it that is damaged is no error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.errors import DataError
-from inlay.files import cache_folder, read_json, write_text
+from filelock import FileLock, Timeout
+
+from inlay.errors import DataError, InlayError
+from inlay.files import cache_folder, read_json, replacing, write_text
 from inlay.installed import __version__
 from inlay.search.cost_table import CostTable
 from inlay.targets.base import Calibrates, Fingerprint, ShipsCosts, Target
 
-VERSION = 1
+VERSION = 2  # 1 held costs of products under the operators around them, on one of the targets
+_LARGEST_NS = 1e15  # eleven days: no kernel takes that long, and sums of such numbers stay finite
+_LOCK_S = 5.0  # to add costs takes milliseconds; who holds the lock for longer has died or is stuck
+_MOST_WEIGHT = 8  # earlier readings count at most so many times against a new one
+_TABLE_VERSION = 1
 _LARGEST_BYTES = 20_000_000  # a table has some hundred rows
 
 
@@ -47,7 +57,7 @@ def write_costs(fingerprint: Fingerprint, table: CostTable, folder: Path | None 
     path = path_of(fingerprint, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
-        "version": VERSION,
+        "version": _TABLE_VERSION,
         "inlay": __version__,
         "target": fingerprint.target,
         "facts": dict(fingerprint.facts),
@@ -94,9 +104,56 @@ def _load(path: Path) -> tuple[CostTable, dict[str, str]]:
         content = read_json(path, _LARGEST_BYTES)
     except ValueError:
         raise ValueError("it is not JSON, or is cut short") from None
-    if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise ValueError(f"it is not a cost table of version {VERSION}")
+    if not isinstance(content, dict) or content.get("version") != _TABLE_VERSION:
+        raise ValueError(f"it is not a cost table of version {_TABLE_VERSION}")
     facts = content.get("facts")
     if not isinstance(facts, dict) or not all(isinstance(value, str) for value in facts.values()):
         raise ValueError("it does not say what it was measured on")
     return CostTable.from_json(content.get("fits")), facts
+
+
+class CostDatabase:
+    """Mean nanoseconds by signature, for one target.
+
+    Args:
+        fingerprint: of the target.
+        folder: where the files are; the user's cache folder by default.
+    """
+
+    def __init__(self, fingerprint: Fingerprint, folder: Path | None = None) -> None:
+        self._folder = folder or cache_folder() / "costs"
+        self.path = self._folder / f"{fingerprint.target}-{fingerprint.digest}.json"
+
+    def read(self, signatures: Iterable[str] | None = None) -> dict[str, float]:
+        """Known costs, of ``signatures`` or of all."""
+        costs = self._load()
+        wanted = costs.keys() if signatures is None else set(signatures)
+        return {key: costs[key][0] for key in sorted(wanted) if key in costs}
+
+    def add(self, costs: Mapping[str, float]) -> None:
+        """Average new readings in."""
+        with contextlib.suppress(OSError, InlayError, Timeout):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_S), replacing(self.path) as fresh:
+                known = self._load()
+                for key, ns in costs.items():
+                    mean, weight = known.get(key, (0.0, 0))
+                    known[key] = ((mean * weight + ns) / (weight + 1), min(weight + 1, _MOST_WEIGHT))
+                content = {"version": VERSION, "costs": dict(sorted(known.items()))}
+                fresh.write_text(json.dumps(content) + "\n", encoding="utf8")
+
+    def _load(self) -> dict[str, tuple[float, int]]:
+        try:
+            content = read_json(self.path)
+            rows = content["costs"].items() if content["version"] == VERSION else ()
+        except (InlayError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {}
+        return {key: (float(row[0]), row[1]) for key, row in rows if _is_entry(row)}
+
+
+def _is_entry(row: object) -> bool:
+    """Whether ``row`` is a mean that a cost can have, and a weight."""
+    if not isinstance(row, list) or len(row) != 2 or any(isinstance(n, bool) for n in row):
+        return False
+    mean, weight = row
+    return isinstance(mean, (int, float)) and 0.0 <= mean <= _LARGEST_NS and weight in range(1, _MOST_WEIGHT + 1)

@@ -16,11 +16,10 @@ import numpy as np
 from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.budget import Budget, SearchTime
-from inlay.run.cost_database import CostDatabase
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.joined import JoinedStrategy, joined_strategies
-from inlay.run.machine_costs import MachineCosts, read_costs
+from inlay.run.machine_costs import CostDatabase, MachineCosts, read_costs
 from inlay.run.noise_probes import Probes
 from inlay.run.preparation import Calibrated
 from inlay.run.schedule import PROBING, PROFILING, SOLVING
