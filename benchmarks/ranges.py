@@ -26,7 +26,7 @@ from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.qparams import QParamsTable
-from inlay.run.instant.one_shot import OneShot
+from inlay.run.instant.one_shot import OneShot, QuantizeRequest
 from inlay.run.instant.quantize import choose_by_rules
 from inlay.run.reference import in_reference
 from inlay.space.recipe_file import find_recipe
@@ -69,9 +69,8 @@ def _files(subject: Subject, folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     (work / "plain").mkdir(parents=True)
     with HERE.start(paired.TARGET, work, usual_limit) as worker:
-        evened = OneShot.open(
-            file, target, worker, work, samples, specs=specs, augment="auto", seed=0, sizes=None, run=in_reference(file)
-        )
+        asked = QuantizeRequest(file=file, target=paired.TARGET, samples=samples, specs=specs)
+        evened = OneShot.open(asked, target, worker, work, in_reference(file))
         plain = prepare(file, target, samples.feeds[0], work / "plain")
         for recipe in RECIPES:
             for way in WAYS:
@@ -88,7 +87,9 @@ def _choose(one_shot: OneShot, recipe: str, plain_ranges: bool) -> tuple[Placeme
     resolved = resolve(find_recipe(recipe), prepared.graph, prepared.units, prepared.rules)
     one_shot = replace(one_shot, prepared=(prepared := replace(prepared, resolved=resolved)))
     if plain_ranges:
-        return resolved.placement, CalibrationChoice("minmax").table(prepared, observe(prepared, one_shot.samples))
+        return resolved.placement, CalibrationChoice("minmax").table(
+            prepared, observe(prepared, one_shot.asked.samples)
+        )
     chosen = choose_by_rules(one_shot, resolved.placement)
     return chosen.placement, chosen.writer.table
 

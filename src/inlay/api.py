@@ -35,6 +35,7 @@ from inlay.run.inspection import dry_run as _dry_run
 from inlay.run.instant import calibrate_machine as _calibrate
 from inlay.run.instant import quantize as _run_quantize
 from inlay.run.instant.calibrate_machine import Calibrated
+from inlay.run.instant.one_shot import QuantizeRequest
 from inlay.run.instant.quantize import Quantized
 from inlay.run.options import (
     BenchOptions,
@@ -217,23 +218,20 @@ def quantize(
     rules = None if wish.recipe == declared.BY_COSTS else find_recipe(wish.recipe)
     spec = target_of(wish.target, wish.target_options, wish.threads)
     with measuring(wish.ray, [spec], phases.begin) as lab, hearing(phases.doing):
-        return _run_quantize.quantize(
-            given.file,
-            Path(out),
-            spec,
-            samples,
-            rules,
+        asked = QuantizeRequest(
+            file=given.file,
+            target=spec,
+            samples=samples,
+            specs=bound(given.specs, common),
+            rules=rules,
             quant_type=wish.quant_type,
             bound_db=check_sqnr(wish.min_sqnr),
             sizes={**common, **given.sizes},
-            specs=bound(given.specs, common),
             augment=wish.augment,
             seed=wish.seed,
             max_opset=wish.max_opset,
-            lab=lab,
-            begun=begun,
-            stage=phases.doing,
         )
+        return _run_quantize.quantize(asked, Path(out), lab, begun, phases.doing)
 
 
 @documented

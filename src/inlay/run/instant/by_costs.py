@@ -31,8 +31,8 @@ from inlay.quant.accuracy import UNCHECKED, Bound, Judge
 from inlay.quant.observers import Method
 from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.instant.proposal import Choice, Instant
+from inlay.run.machine_costs import MachineCosts
 from inlay.search import policy
-from inlay.search.cost_table import CostTable
 from inlay.targets.base import Artifact, KernelTime, is_estimate
 from inlay.trial import Accuracy, Interval, shown_ratio
 from inlay.types import Placement
@@ -143,28 +143,21 @@ class _Built:
 
 
 def choose_by_costs(
-    one_shot: OneShot,
-    costs: CostTable | None,
-    source: str,
-    bound_db: float | None,
-    every: Placement,
-    deadline: Deadline,
+    one_shot: OneShot, known: MachineCosts, every: Placement, deadline: Deadline
 ) -> tuple[Chosen, ByCosts]:
     """The fastest placement that keeps the bound on the target, among those that there is time to build.
 
     Args:
         one_shot: the model.
-        costs: the processor's table; None where there is none, so that only profiles of what is built tell.
-        source: of the table, for people; or why there is none.
-        bound_db: least SQNR of the worst output; only with real samples.
+        known: the processor's table; where there is none, only profiles of what is built tell.
         every: all that may be quantized, for which ranges are chosen.
         deadline: when the answer is due.
 
     Raises:
         InlayError: the model cannot be calibrated.
     """
-    prepared, samples = one_shot.prepared, one_shot.samples
-    bound_db = bound_db if one_shot.real else None
+    prepared, samples = one_shot.prepared, one_shot.asked.samples
+    bound_db, costs = one_shot.asked.bound_db if one_shot.asked.real else None, known.table
     begun = deadline.clock()
     Thread(target=_load_meanwhile, daemon=True).start()
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
@@ -179,7 +172,7 @@ def choose_by_costs(
             prepared=prepared,
             observed=observed,
             placement=every,
-            feeds=samples.feeds if one_shot.real else (),
+            feeds=samples.feeds if one_shot.asked.real else (),
             score=score_by(few, in_process(prepared, [samples.feeds[i] for i in numbers])),
             methods=_METHODS,
         )
@@ -188,7 +181,7 @@ def choose_by_costs(
     table, digest = calibration.table(prepared, observed), calibration.digest(observed)
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)
-    feeds, parts = samples.feeds if one_shot.real else (), one_shot.judge.parts
+    feeds, parts = samples.feeds if one_shot.asked.real else (), one_shot.judge.parts
     instant = Instant(prepared, costs, table, every, feeds, bound_db, deadline=until, mask=samples.mask, parts=parts)
     race = _Race(one_shot, writer, instant, bound_db, deadline)
     winner, how = race.run()
@@ -201,7 +194,7 @@ def choose_by_costs(
         accuracy=winner.accuracy,
         varied=one_shot.worker.run(winner.artifact, one_shot.test.feeds) if varies else None,
     )
-    return chosen, replace(how, source=source, priced=costs is not None)
+    return chosen, replace(how, source=known.source, priced=costs is not None)
 
 
 def _load_meanwhile() -> None:
@@ -236,7 +229,7 @@ class _Race:
     def __init__(
         self, one_shot: OneShot, writer: CandidateWriter, instant: Instant, bound_db: float | None, deadline: Deadline
     ) -> None:
-        self._one_shot, self._writer, self._instant = one_shot, writer, instant
+        self._one_shot, self._asked, self._writer, self._instant = one_shot, one_shot.asked, writer, instant
         self._bound_db, self._deadline = bound_db, deadline
         self._worker = one_shot.worker
         self._timing = "latency" not in self._worker.lacks
@@ -306,7 +299,7 @@ class _Race:
     def _accuracy(self, artifact: Artifact) -> Accuracy | None:
         """On the scoring samples; None without samples. Raises TargetError where the model does not run."""
         outputs = self._worker.run(artifact, self._one_shot.feeds)
-        return self._judge.judge(outputs) if self._one_shot.real else None
+        return self._judge.judge(outputs) if self._asked.real else None
 
     def _in_float(self, built: _Built, how: ByCosts) -> tuple[_Built, ByCosts]:
         """The float model with its accuracy, or the given one where that is no slower, or alone runs.
@@ -314,11 +307,11 @@ class _Race:
         Raises:
             ModelError: neither runs.
         """
-        artifact = self._one_shot.given if how.unchanged else built.artifact
+        artifact = self._asked.given if how.unchanged else built.artifact
         try:
             accuracy = self._accuracy(artifact)
         except TargetError as error:
-            if how.unchanged or self._one_shot.changed:
+            if how.unchanged or self._asked.changes_it:
                 raise ModelError(f"the model does not run on {self._worker.fingerprint.target}: {error}") from error
             return self._in_float(built, replace(how, unchanged=True))
         return replace(built, artifact=artifact, accuracy=accuracy), how
@@ -342,7 +335,7 @@ class _Race:
             self._glances[artifact.digest] = np.nan
             with suppress(TargetError):
                 if self._timing:
-                    feed, seed = self._one_shot.feeds[0], self._one_shot.seed
+                    feed, seed = self._one_shot.feeds[0], self._asked.seed
                     self._worker.load(artifact)  # outside of the time for readings
                     until = replace(self._deadline, at=self._deadline.clock() + _GLANCE_S)
                     timing = self._worker.time([artifact], feed, _GLANCES, _SLOT_NS, seed, lambda: until.left)
@@ -363,24 +356,29 @@ class _Race:
         how = replace(how, in_float=over_given[0])
         if kept:
             best = max(range(1, 1 + len(kept)), key=lambda i: over_float[i].value)
-            if _gains(over_float[best]) and (self._one_shot.changed or _gains(over_given[best])):
+            if _gains(over_float[best]) and (self._asked.changes_it or _gains(over_given[best])):
                 return kept[best - 1], replace(how, timed=over_given[best])
             which, ratio = "float", over_float[best]
             if _gains(ratio):
                 which, ratio = "the given model", over_given[best]
             how = replace(how, rejected=over_given[best], why_float=_why_not(ratio, which))
-        return in_float, replace(how, unchanged=over_given[0].value <= _DRAWN and not self._one_shot.changed)
+        return in_float, replace(how, unchanged=over_given[0].value <= _DRAWN and not self._asked.changes_it)
 
     def _ratios(self, built: Sequence[_Built], blocks: int = _BLOCKS) -> tuple[list[Interval], list[Interval]]:
         """Speed-up of each over the given model and over the first, from interleaved blocks; empty where untimed."""
         if not self._timing:
             return [], []
-        artifacts, feed = [self._one_shot.given, *(b.artifact for b in built)], self._one_shot.feeds[0]
+        artifacts, feed = [self._asked.given, *(b.artifact for b in built)], self._one_shot.feeds[0]
         try:
-            self._worker.load(self._one_shot.given)  # outside of the time for readings
+            self._worker.load(self._asked.given)  # outside of the time for readings
             until = max(self._deadline.at, self._deadline.clock() + self._race_s(built[0], len(artifacts)))
             timing = self._worker.time(
-                artifacts, feed, blocks, _SLOT_NS, self._one_shot.seed, lambda: replace(self._deadline, at=until).left
+                artifacts,
+                feed,
+                blocks,
+                _SLOT_NS,
+                self._asked.seed,
+                lambda: replace(self._deadline, at=until).left,
             )
         except TargetError:
             return [], []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -13,21 +13,23 @@ import numpy as np
 from inlay.calibrate import policy
 from inlay.calibrate.observe import halves
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.data import InputSpec, Samples, input_specs, save_feed
+from inlay.data import InputSpec, Samples, save_feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.smoothquant import find_scales
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.run.reference import RunFiles
 from inlay.run.robustness import StressTest, variations_of
-from inlay.targets.base import Artifact, Capabilities
+from inlay.space.recipe import Recipe
+from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.trial import Accuracy
-from inlay.types import Placement
+from inlay.types import AUTO, Placement
 
 PREPARING_S = 15.0
 """Seconds by which outliers must be evened out where the answer must be quick. It takes 3 on a BERT of 45 MB, which are
@@ -64,18 +66,59 @@ class Chosen:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class QuantizeRequest:
+    """What a caller asks for.
+
+    Attributes:
+        file: the ONNX model.
+        target: where it will run.
+        samples: real ones, or random ones, which neither choose ranges nor measure accuracy.
+        rules: which operators, in which types; None for the fastest within ``bound_db`` of a few that are built, by the
+            processor's cost table and their own profiles, and for the target's usual one where it tells no latencies.
+        quant_type: of activations, where the rules do not say.
+        bound_db: least SQNR of the worst output; only where there are no rules, and real samples.
+        sizes: of dynamic dimensions that are to be fixed, by symbol.
+        specs: of the inputs, with the sizes that dynamic dimensions have.
+        augment: how samples are varied, as in :func:`~inlay.data.stress_set`.
+        seed: of the variations, and of the order of measurements.
+        max_opset: the newest opset that the file may have.
+    """
+
+    file: ModelFile
+    target: TargetSpec
+    samples: Samples
+    specs: Sequence[InputSpec]
+    rules: Recipe | None = None
+    quant_type: str = AUTO
+    bound_db: float | None = DEFAULT_MIN_SQNR_DB
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    augment: str = "auto"
+    seed: int = 0
+    max_opset: int | None = None
+
+    @property
+    def real(self) -> bool:
+        """Whether the samples can choose ranges and measure accuracy."""
+        return self.samples.kind != "random"
+
+    @property
+    def changes_it(self) -> bool:
+        """Whether something is asked for that the given file has not, so that it is no answer."""
+        return bool(self.sizes) or self.max_opset is not None
+
+    @property
+    def given(self) -> Artifact:
+        """The file as it was given."""
+        return Artifact(self.file.content.resolve(), self.file.sha256)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class OneShot:
     """A model about to be quantized once.
 
     Attributes:
+        asked: what is asked for.
         worker: runs and times models.
-        given: the file as it was given.
-        changed: something was asked for that it has not, so that it is no answer.
-        work: a folder for files.
-        samples: as given.
-        specs: of the inputs, with sizes.
-        augment: how samples are varied.
-        seed: of variations and of the order of measurements.
         scored: samples that accuracy is measured on, and ``feeds`` their files.
         feeds: see there.
         reference: outputs of the given model for each of them.
@@ -83,14 +126,8 @@ class OneShot:
         prepared: the model.
     """
 
+    asked: QuantizeRequest
     worker: Worker
-    given: Artifact
-    changed: bool
-    work: Path
-    samples: Samples
-    specs: Sequence[InputSpec]
-    augment: str
-    seed: int
     scored: Samples
     feeds: Sequence[Path]
     reference: Sequence[Outputs]
@@ -100,25 +137,19 @@ class OneShot:
     @classmethod
     def open(
         cls,
-        file: ModelFile,
+        asked: QuantizeRequest,
         target: Capabilities,
         worker: Worker,
         work: Path,
-        samples: Samples,
-        *,
-        specs: Sequence[InputSpec],
-        augment: str,
-        seed: int,
-        sizes: Mapping[str, int] | None,
         run: RunFiles,
         deadline: Deadline = NEVER,
     ) -> OneShot:
         """Run the given model by ``run`` on the scoring samples and on variations, and prepare it; raises InlayError.
 
-        Where there is a ``deadline`` for the whole answer, this takes a part of it.
+        Where there is a ``deadline`` for the whole answer, this takes a part of it. Files go to the folder ``work``.
         """
+        file, samples = asked.file, asked.samples
         scored, feeds = _scoring_feeds(samples, work)
-        specs = specs or input_specs(file.model)
         quick, most = not math.isinf(deadline.at), policy.SCORED_VARIATIONS
         until = NEVER.within(PREPARING_S) if quick else NEVER
         begun, known = deadline.clock(), list[Outputs]()
@@ -132,36 +163,24 @@ class OneShot:
                 scored, feeds = scored.part(range(count)), feeds[:count]
                 most = int(np.clip(_VARYING * deadline.left / (2.0 * each_s), _LEAST_VARIATIONS, most))
             reference = [*known, *(run(feeds[len(known) :]) if len(known) < len(feeds) else ())]
-            varied = variations_of(scored, specs, augment, seed, 1, most)
+            varied = variations_of(scored, asked.specs, asked.augment, asked.seed, 1, most)
             test = StressTest.of(varied, scored, work / "varied", run)
         except (CompileFailed, RunFailed) as error:
             raise ModelError(f"{file.path} does not run on {worker.fingerprint.target}: {error}") from error
         extraction = strip_qdq(file, samples.feeds, work)
-        prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
-        if samples.kind != "random" and extraction is None:
+        prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=asked.sizes)
+        if asked.real and extraction is None:
             soon = deadline.within(_EVENING * deadline.left) if quick else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
-        given, changed = Artifact(file.content.resolve(), file.sha256), bool(sizes) or target.max_opset is not None
         return cls(
+            asked=asked,
             worker=worker,
-            given=given,
-            changed=changed,
-            work=work,
-            samples=samples,
-            specs=specs,
-            augment=augment,
-            seed=seed,
             scored=scored,
             feeds=feeds,
             reference=reference,
             test=test,
             prepared=prepared,
         )
-
-    @property
-    def real(self) -> bool:
-        """Whether the samples can choose ranges and measure accuracy."""
-        return self.samples.kind != "random"
 
     @cached_property
     def judge(self) -> Judge:

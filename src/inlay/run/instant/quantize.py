@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,14 @@ from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, score_by
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import sharing_of
-from inlay.data import InputSpec, Samples, save_feeds
+from inlay.data import Samples, save_feeds
 from inlay.deadline import NEVER
 from inlay.errors import UsageError
 from inlay.files import refuse_odd_name, scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.model.held import changed_since, held
-from inlay.model.load import ModelFile, file_sha256
+from inlay.model.load import file_sha256
 from inlay.model.passes.freeze import METADATA
 from inlay.model.pinned import random_note
 from inlay.model.pool import pooled
@@ -29,20 +29,20 @@ from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
 from inlay.run.instant.by_costs import INSTANT_S, ByCosts, choose_by_costs
-from inlay.run.instant.one_shot import Chosen, OneShot
+from inlay.run.instant.one_shot import Chosen, OneShot, QuantizeRequest
 from inlay.run.machine_costs import read_costs
 from inlay.run.outputs import install, publish
 from inlay.run.reference import RunFiles, in_reference
 from inlay.run.robustness import Robustness, variations_of
 from inlay.search.baselines import FULL_INT8
-from inlay.space.recipe import Recipe, elsewhere
+from inlay.space.recipe import elsewhere
 from inlay.space.recipe_file import find_recipe
 from inlay.space.resolve import Decision, resolve
 from inlay.space.units import rejection_counts
-from inlay.targets.base import Artifact, Capabilities, OwnPrecision, TargetSpec
+from inlay.targets.base import Artifact, Capabilities, OwnPrecision
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, counted
-from inlay.types import AUTO, Placement
+from inlay.types import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,38 +101,17 @@ _MOST_JUDGED = 64
 
 
 def quantize(
-    file: ModelFile,
+    asked: QuantizeRequest,
     out: Path,
-    spec: TargetSpec,
-    samples: Samples,
-    rules: Recipe | None,
-    quant_type: str = AUTO,
-    bound_db: float | None = DEFAULT_MIN_SQNR_DB,
-    sizes: Mapping[str, int] | None = None,
-    specs: Sequence[InputSpec] = (),
-    augment: str = "auto",
-    seed: int = 0,
-    max_opset: int | None = None,
     lab: Lab = HERE,
     begun: float | None = None,
     stage: Callable[[str], None] = lambda text: None,
 ) -> Quantized:
-    """Quantize ``file`` and write it to ``out``.
+    """Quantize a model and write it to ``out``.
 
     Args:
-        file: the model.
+        asked: what is asked for.
         out: the file to write.
-        spec: the target.
-        samples: real ones, or random ones, which neither choose ranges nor measure accuracy.
-        rules: which operators, in which types; None for the fastest within ``bound_db`` of a few that are built, by the
-            processor's cost table and their own profiles, and for the target's usual one where it tells no latencies.
-        quant_type: of activations, where the rules do not say.
-        bound_db: least SQNR of the worst output; only where there are no rules, and real samples.
-        sizes: of dynamic dimensions that are to be fixed, by symbol.
-        specs: of the inputs, with the sizes that dynamic dimensions have; by default as the model says.
-        augment: how samples are varied, as in :func:`~inlay.data.stress_set`.
-        seed: of the variations.
-        max_opset: the newest opset that the file may have.
         lab: where the target runs; this machine by default.
         begun: when the program did, on the monotonic clock; by default now.
         stage: hears what is done next.
@@ -144,39 +123,26 @@ def quantize(
     refuse_odd_name(out)
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {out.parent}")
+    rules, samples, bound_db = asked.rules, asked.samples, asked.bound_db
     spent_s = 0.0 if begun is None else NEVER.clock() - begun
-    with scratch() as folder, lab.start(spec, folder, usual_limit) as worker:
+    with scratch() as work, lab.start(asked.target, work, usual_limit) as worker:
         deadline = NEVER.within(INSTANT_S - spent_s)  # a device may have been waited for until now
-        work, made = folder, create(spec)
-        target = Capabilities.of(made, quant_type, max_opset)
+        made = create(asked.target)
+        target = Capabilities.of(made, asked.quant_type, asked.max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         quick = known is not None and not worker.lacks & {"latency", "accuracy"}
-        file = held(file, work / "given")
-        given = Artifact(file.content.resolve(), file.sha256)
+        asked = replace(asked, file=(file := held(asked.file, work / "given")))
         own = OwnPrecision.of(made)
-        run = in_reference(file) if quick or own is not None else partial(worker.run, given)
+        run = in_reference(file) if quick or own is not None else partial(worker.run, asked.given)
         stage("run the model as it is, and normalize it")
-        one_shot = OneShot.open(
-            file,
-            target,
-            worker,
-            work,
-            samples,
-            specs=specs,
-            augment=augment,
-            seed=seed,
-            sizes=sizes,
-            run=run,
-            deadline=deadline if quick else NEVER,
-        )
+        one_shot = OneShot.open(asked, target, worker, work, run, deadline if quick else NEVER)
         prepared = one_shot.prepared
         resolved = resolve(rules or find_recipe(FULL_INT8), prepared.graph, prepared.units, prepared.rules)
         one_shot = replace(one_shot, prepared=(prepared := replace(prepared, resolved=resolved)))
         how: ByCosts | None = None
         stage(f"choose ranges on {counted(len(samples), 'sample')}")
         if known is not None and quick:
-            every = resolved.placement
-            chosen, how = choose_by_costs(one_shot, known.table, known.source, bound_db, every, deadline)
+            chosen, how = choose_by_costs(one_shot, known, resolved.placement, deadline)
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
         else:
@@ -185,15 +151,15 @@ def quantize(
             if known is not None:
                 how = ByCosts(known.source, models=worker.builds)
         unchanged = how is not None and how.unchanged
-        delivered = given if unchanged else chosen.writer.deliver(chosen.placement, work / out.name)
+        delivered = asked.given if unchanged else chosen.writer.deliver(chosen.placement, work / out.name)
         accuracy, loss = chosen.accuracy, None
-        if one_shot.real and accuracy is None:
+        if asked.real and accuracy is None:
             stage("judge what is written")
             accuracy = _on_all(worker, run, delivered, samples, work)
         if accuracy is not None and chosen.varied is not None:
             loss = one_shot.test.robustness(chosen.varied, accuracy.sqnr_db)
         if unchanged:
-            install(given.path, out)
+            install(delivered.path, out)
         else:
             publish(delivered.path, out)
         changed = changed_since(file)
@@ -226,9 +192,9 @@ def quantize(
 
 def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     """Ranges and biases for a placement that a recipe says, with as much time as they take."""
-    prepared, samples = one_shot.prepared, one_shot.samples
+    prepared, asked, samples = one_shot.prepared, one_shot.asked, one_shot.asked.samples
     varied = policy.VARIED_SAMPLES, policy.MOST_VARIATIONS
-    stress = variations_of(samples, one_shot.specs, one_shot.augment, one_shot.seed, *varied)
+    stress = variations_of(samples, asked.specs, asked.augment, asked.seed, *varied)
     observed = observe(prepared, samples, stress=stress)
     on_samples = OnTarget(prepared, one_shot.worker, one_shot.feeds)
     on_variations = OnTarget(prepared, one_shot.worker, one_shot.test.feeds)
@@ -238,14 +204,14 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
         prepared=prepared,
         observed=observed,
         placement=placement,
-        feeds=samples.feeds if one_shot.real and ranged else (),
+        feeds=samples.feeds if asked.real and ranged else (),
         score=score_by(one_shot.judge, on_samples.outputs),
         stress_score=score_by(test.judge, on_variations.outputs) if test.names else None,
     )
     choice = choose_calibration(task, policy.DEFAULT_SECONDS)
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
     table = choice.table(prepared, observed)
-    varies = one_shot.real and test.names and len(placement)
+    varies = asked.real and test.names and len(placement)
     outputs = next(on_variations.outputs([(table, placement)])).result() if varies else None
     return Chosen(
         placement=placement,
