@@ -10,9 +10,12 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 import typer
+import typer.main
 import yaml
 
+from inlay import installed
 from inlay.cli.commands import app
+from inlay.installed import joined
 from tests.attack.case import Case
 from tests.attack.choices import Choices
 from tests.attack.protos import TEXTS
@@ -95,17 +98,24 @@ def options(choose: Choices, seeds: Seeds, folder: Path) -> Case:
 
 
 def _commands(group: typer.Typer) -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
-    """Every command with its words."""
+    """Every command of a group with its words."""
     for command in group.registered_commands:
         assert command.callback is not None
         yield (command.name or command.callback.__name__,), command.callback
-    for inner in group.registered_groups:
-        assert inner.typer_instance is not None
-        for words, callback in _commands(inner.typer_instance):
-            yield (str(inner.name), *words), callback
 
 
-COMMANDS = tuple((1 + len(inspect.signature(c[1]).parameters), c) for c in _commands(app))
+def _every() -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
+    """Every command with its words, in the order of ``inlay --help``; those of wings are entry points."""
+    own: dict[str, Any] = {words[0]: callback for words, callback in _commands(app)}
+    found = {**own, **{name: each.load() for name, each in joined(installed.COMMANDS).items()}}
+    for name in typer.main.get_command(app).list_commands(None):  # type: ignore[attr-defined]
+        if isinstance(found[name], typer.Typer):
+            yield from (((name, *words), callback) for words, callback in _commands(found[name]))
+        else:
+            yield (name,), found[name]
+
+
+COMMANDS = tuple((1 + len(inspect.signature(c[1]).parameters), c) for c in _every())
 """Commands as often as they have options to go wrong with."""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.errors import UNPROVEN
+from inlay.installed import COMMANDS, joined
 from tests.attack import models, options, oracles, records, sample_files, sandbox, warm, yaml_files
 from tests.attack.case import TRACE, Case, make_folder
 from tests.attack.choices import Choices
@@ -51,7 +52,8 @@ class Verdict:
 def prepare(folder: Path) -> Seeds:
     """Make the seeds in ``folder``, and have at hand all that commands import."""
     sandbox.adopt_orphans()
-    warm.be_warm(("inlay.cli.commands", "inlay.measure.worker", "onnxruntime", "tests.attack.loadable"))
+    joining = [each.module for each in joined(COMMANDS).values()]
+    warm.be_warm(("inlay.cli.commands", *joining, "inlay.measure.worker", "onnxruntime", "tests.attack.loadable"))
     return make_seeds(folder)
 
 
