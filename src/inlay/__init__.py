@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from inlay.explanation.api import ExplainOptions, explain
     from inlay.installed import __version__
     from inlay.patterns.api import RegionsOptions, regions
+    from inlay.portfolio.fleet import fleet
+    from inlay.portfolio.result import AcrossResult, FleetResult
     from inlay.report.api import export, write_report
     from inlay.run.options import BenchOptions, QuantizeOptions, TuneOptions
     from inlay.run.result import TuneResult
@@ -56,10 +58,12 @@ if TYPE_CHECKING:
     from inlay.types import Placement, Port, QParams, QType
 
 __all__ = [
+    "AcrossResult",
     "BenchOptions",
     "ChildRegionInputInsertionPoint",
     "Config",
     "ExplainOptions",
+    "FleetResult",
     "Images",
     "InsertionScheme",
     "NodeInputInsertionPoint",
@@ -85,6 +89,7 @@ __all__ = [
     "dry_run",
     "explain",
     "export",
+    "fleet",
     "inspect",
     "list_targets",
     "placement_of",

@@ -70,7 +70,7 @@ def tune(model: Annotated[ModelSource, declared.MODEL], options: TuneOptions | N
     with ``auto``, the file and the target to deploy with. The same call on the same ``out`` continues where it stopped.
 
     Returns:
-        A :class:`~inlay.run.result.TuneResult`; for ``auto`` and for two targets or more an ``AcrossResult``.
+        A :class:`~inlay.TuneResult`; for ``auto`` and for two targets or more an :class:`~inlay.AcrossResult`.
 
     Raises:
         InlayError: see :mod:`inlay.errors`.

@@ -59,7 +59,6 @@ class Comparison:
             given model is what a user has there, whatever their own precision loses.
         fingerprints: of the targets.
         rng: draws orders of measurements.
-        in_float32: the given model in the numeric reference.
     """
 
     held: Portfolio
@@ -69,7 +68,6 @@ class Comparison:
     others: Mapping[str, str] | None
     fingerprints: Mapping[str, Fingerprint]
     rng: np.random.Generator
-    in_float32: RunFiles
     _references: dict[tuple[str, str], Sequence[Outputs]] = field(default_factory=dict)
 
     @property
@@ -223,13 +221,17 @@ class Comparison:
         on, feeds = _FLOAT32 if exact else label, self._feeds[part]
         if (on, part) not in self._references:
             try:
-                found = self.in_float32(feeds) if exact else worker.run(self.given, feeds)
+                found = self._in_float32(feeds) if exact else worker.run(self.given, feeds)
             except TargetError:
                 if not exact:
                     raise
                 found = worker.run(self.given, feeds)  # of operators that only a target knows
             self._references[on, part] = found
         return self._references[on, part]
+
+    @cached_property
+    def _in_float32(self) -> RunFiles:
+        return in_reference(self.inputs.file)
 
     @cached_property
     def _latency_feed(self) -> Path:
@@ -268,16 +270,14 @@ def open_comparison(
         begun=begun,
         clock=asked.lab.clock,
     ) as held:
-        inputs = inputs.held_in(held.work)
         comparison = Comparison(
             held=held,
             asked=asked,
-            inputs=inputs,
+            inputs=inputs.held_in(held.work),
             specs=specs,
             others=others,
             fingerprints=fingerprints,
             rng=rng,
-            in_float32=in_reference(inputs.file),
         )
         with limited(comparison.limit_s):
             yield comparison
