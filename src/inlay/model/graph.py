@@ -200,12 +200,8 @@ class Graph:
 
 
 @collector_paused()
-def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> Graph:
-    """Index the main graph of ``model``.
-
-    Args:
-        model: a normalized model: topologically sorted, unique node names.
-        shapes: shapes by value name that replace the model's own (with dynamic dimensions bound).
+def build_graph(model: ir.Model) -> Graph:
+    """Index the main graph of ``model``, a normalized one: topologically sorted, unique node names.
 
     Raises:
         ModelError: a node or value has no name.
@@ -234,7 +230,6 @@ def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> G
         for value in node.outputs:
             note(value)
         nodes.append(_node(node, index, graph, attributes))
-    known.update(shapes or {})
     constants = {name: v.const_value for name, v in graph.initializers.items() if v.const_value is not None}
     return Graph(
         nodes=tuple(nodes),

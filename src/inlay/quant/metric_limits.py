@@ -144,7 +144,6 @@ def state_metric(
     max_drop: float | None,
     rng: np.random.Generator,
     clock: Clock,
-    confidence: float = CONFIDENCE,
     resample: bool = True,
 ) -> MetricStatement:
     """What judged samples say about a metric on new ones.
@@ -154,7 +153,6 @@ def state_metric(
         max_drop: most drop that was asked for.
         rng: draws.
         clock: seconds; a metric that is too slow for a bootstrap has none.
-        confidence: of the limit.
         resample: a metric that does not count hits may be resampled; without that it has no limit.
     """
     statement = partial(
@@ -162,19 +160,17 @@ def state_metric(
         name=pairs.name,
         value=pairs.value,
         drop=pairs.drop,
-        confidence=confidence,
+        confidence=CONFIDENCE,
         samples=pairs.samples,
         max_drop=max_drop,
     )
     if pairs.hits is not None:
-        limit, lost, won, of = _of_hits(pairs, confidence)
+        limit, lost, won, of = _of_hits(pairs)
         counts = {"right": int(np.count_nonzero(pairs.hits[1])), "of": of, "lost": lost}
         counts = counts if pairs.is_agreement else {**counts, "won": won}
-        needed = (
-            None if max_drop is None else hits_needed(lost / of, won / of, max_drop, pairs.is_agreement, confidence)
-        )
+        needed = None if max_drop is None else hits_needed(lost / of, won / of, max_drop, pairs.is_agreement)
         return statement(most_drop=limit, method="exact", hits=counts, needed=needed)
-    found = _resampled(pairs, rng, clock, confidence) if resample else "nothing can be said about new samples yet"
+    found = _resampled(pairs, rng, clock) if resample else "nothing can be said about new samples yet"
     if isinstance(found, str):
         is_open = max_drop is None or pairs.drop <= max_drop
         needed = LEAST_RESAMPLED if pairs.samples < LEAST_RESAMPLED and is_open else None
@@ -186,7 +182,7 @@ def state_metric(
     return statement(most_drop=found, method="bootstrap", hits=None, needed=needed)
 
 
-def most_lost(lost: int, won: int, of: int, is_agreement: bool = False, confidence: float = CONFIDENCE) -> float:
+def most_lost(lost: int, won: int, of: int, is_agreement: bool = False) -> float:
     """Upper limit of the share that is lost less the share that is won: exact, from the two binomial counts.
 
     Each count has its exact limit at half the error, so that both hold together; an agreement can win nothing, and
@@ -197,39 +193,36 @@ def most_lost(lost: int, won: int, of: int, is_agreement: bool = False, confiden
         won: hits that only the other model has.
         of: in all, at least one.
         is_agreement: float has all hits by definition.
-        confidence: of the limit.
     """
     from scipy.special import betaincinv  # takes long to load
 
-    tail = 1.0 - confidence if is_agreement else (1.0 - confidence) / 2.0
+    tail = 1.0 - CONFIDENCE if is_agreement else (1.0 - CONFIDENCE) / 2.0
     high = float(betaincinv(lost + 1, of - lost, 1.0 - tail)) if lost < of else 1.0
     low = float(betaincinv(won, of - won + 1, tail)) if won else 0.0
     return high - low
 
 
-def hits_needed(
-    lost: float, won: float, max_drop: float, is_agreement: bool, confidence: float = CONFIDENCE
-) -> int | None:
+def hits_needed(lost: float, won: float, max_drop: float, is_agreement: bool) -> int | None:
     """The fewest counts that state ``max_drop`` where such shares of them are lost and won; None where none would."""
     if lost - won >= max_drop:
         return None
     n = 1
-    while most_lost(int(np.ceil(lost * n - 1e-9)), int(won * n + 1e-9), n, is_agreement, confidence) > max_drop:
+    while most_lost(int(np.ceil(lost * n - 1e-9)), int(won * n + 1e-9), n, is_agreement) > max_drop:
         n += 1 if n < 1000 else n // 50
         if n > _MOST_NEEDED:
             return None
     return n
 
 
-def _of_hits(pairs: Pairs, confidence: float) -> tuple[float, int, int, int]:
+def _of_hits(pairs: Pairs) -> tuple[float, int, int, int]:
     """The limit, and hits that are lost, won, and all."""
     assert pairs.hits is not None
     ours, theirs = pairs.hits
     lost, won, of = int(np.count_nonzero(ours & ~theirs)), int(np.count_nonzero(theirs & ~ours)), ours.size
-    return most_lost(lost, won, of, pairs.is_agreement, confidence), lost, won, of
+    return most_lost(lost, won, of, pairs.is_agreement), lost, won, of
 
 
-def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock, confidence: float) -> float | str:
+def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock) -> float | str:
     """The limit of a bootstrap, or why there is none."""
     from scipy.stats import bootstrap
 
@@ -249,7 +242,7 @@ def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock, confidence:
                 pairs.drop_of,
                 n_resamples=fits[0],
                 vectorized=False,
-                confidence_level=confidence,
+                confidence_level=CONFIDENCE,
                 alternative="less",
                 method="BCa",
                 rng=rng,
@@ -261,8 +254,8 @@ def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock, confidence:
         return limit
     if pairs.drop or np.ptp(drawn.bootstrap_distribution):
         return "nothing can be said about new samples: the bootstrap has no limit"
-    most = 100.0 * (1.0 - (1.0 - confidence) ** (1.0 / pairs.samples))
-    return f"none of them changes it; at most {most:.1f} % of new ones would, with {confidence:.0%} confidence"
+    most = 100.0 * (1.0 - (1.0 - CONFIDENCE) ** (1.0 / pairs.samples))
+    return f"none of them changes it; at most {most:.1f} % of new ones would, with {CONFIDENCE:.0%} confidence"
 
 
 def _floor(percent: float) -> str:

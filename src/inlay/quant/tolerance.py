@@ -157,29 +157,25 @@ class Statement:
         return f"{int(100.0 * self.share_of_least)}%"
 
 
-def state(
-    each_db: Sequence[float], bound_db: float | None = None, share: float = SHARE, confidence: float = CONFIDENCE
-) -> Statement:
+def state(each_db: Sequence[float], bound_db: float | None = None) -> Statement:
     """What the SQNR of samples, each judged with ranges that it had no part in, says about new samples.
 
     Args:
         each_db: SQNR of each sample's worst output, in dB.
         bound_db: least SQNR that was asked for.
-        share: of new samples that the limit is for.
-        confidence: of the limit.
     """
     db = np.sort(np.minimum(np.asarray(each_db, np.float64), MAX_DB))
     below = 0 if bound_db is None else int(np.count_nonzero(db < bound_db))
-    needed = samples_needed(share, confidence, below / max(db.size, 1))
-    limit, assumption = _limit(db, share, confidence)
+    needed = samples_needed(below / max(db.size, 1))
+    limit, assumption = _limit(db)
     least = float(db[0]) if db.size else None
-    free = (1.0 - confidence) ** (1.0 / db.size) if db.size else 0.0  # Wilks: the worst of n, by the n-th power
-    enough = _would_show(db, bound_db, share, confidence) or needed
+    free = (1.0 - CONFIDENCE) ** (1.0 / db.size) if db.size else 0.0  # Wilks: the worst of n, by the n-th power
+    enough = _would_show(db, bound_db) or needed
     mean = float(db.mean()) if db.size else None
     return Statement(
         limit_db=limit,
-        share=share,
-        confidence=confidence,
+        share=SHARE,
+        confidence=CONFIDENCE,
         samples=int(db.size),
         assumption=assumption,
         least_db=least,
@@ -192,30 +188,30 @@ def state(
 
 
 @cache
-def samples_needed(share: float = SHARE, confidence: float = CONFIDENCE, failing: float = 0.0) -> int | None:
+def samples_needed(failing: float = 0.0) -> int | None:
     """The fewest samples whose order statistic is a limit, when a fraction ``failing`` of them may lie below it.
 
     None where no number, or too large a one, would do.
     """
-    if failing >= 1.0 - share:
+    if failing >= 1.0 - SHARE:
         return None
-    n = int(np.ceil(np.log(1.0 - confidence) / np.log(share) - 1e-9))
-    while _rank(n, share, confidence) <= np.ceil(failing * n - 1e-9):
+    n = int(np.ceil(np.log(1.0 - CONFIDENCE) / np.log(SHARE) - 1e-9))
+    while _rank(n) <= np.ceil(failing * n - 1e-9):
         n += max(1, n // 50)
         if n > _MOST_NEEDED:
             return None
     return n
 
 
-def _limit(db: np.ndarray, share: float, confidence: float) -> tuple[float | None, Assumption]:
+def _limit(db: np.ndarray) -> tuple[float | None, Assumption]:
     """The limit from sorted values, and its assumption."""
-    rank = _rank(db.size, share, confidence)
+    rank = _rank(db.size)
     if rank:
         return float(db[rank - 1]), "distribution-free"
     if db.size < 2 or db[0] >= MAX_DB:
         return None, "none"
     spread = spread_db(db, _hidden(db.size))
-    return min(float(db[0]), float(db.mean()) - _factor(db.size, share, confidence) * spread), "normal"
+    return min(float(db[0]), float(db.mean()) - _factor(db.size) * spread), "normal"
 
 
 def spread_db(db: np.ndarray, shared: float = 0.0) -> float:
@@ -229,13 +225,13 @@ def spread_db(db: np.ndarray, shared: float = 0.0) -> float:
     return float(np.sqrt((USUAL_WEIGHT * USUAL_SPREAD_DB**2 + squares) / (USUAL_WEIGHT + known)))
 
 
-def _would_show(db: np.ndarray, bound_db: float | None, share: float, confidence: float) -> int | None:
+def _would_show(db: np.ndarray, bound_db: float | None) -> int | None:
     """The fewest samples, with mean and spread like these, whose limit is at the bound; None where no few would do."""
     if bound_db is None or db.size < 2 or db[0] >= MAX_DB:
         return None
     spare, spread = float(db.mean()) - bound_db, spread_db(db, _hidden(db.size))
-    most = samples_needed(share, confidence) or 0
-    return next((n for n in range(db.size, most) if _factor(n, share, confidence) * spread <= spare), None)
+    most = samples_needed() or 0
+    return next((n for n in range(db.size, most) if _factor(n) * spread <= spare), None)
 
 
 def _of_own_source(n: int) -> float:
@@ -250,7 +246,7 @@ def _hidden(n: int) -> float:
 
 
 @cache
-def _rank(n: int, share: float, confidence: float) -> int:
+def _rank(n: int) -> int:
     """The largest k whose k-th smallest of ``n`` values is a limit; 0 where none is.
 
     The k-th smallest is one if at least k of n values lie below the ``1 - share`` quantile with that confidence, and
@@ -259,14 +255,14 @@ def _rank(n: int, share: float, confidence: float) -> int:
     from scipy.special import betainc  # loads in a third of the time that its binomial distribution takes
 
     ranks = np.arange(1, n + 1)
-    at_least = betainc(ranks, n - ranks + 1, 1.0 - share)  # that so many of n values lie below
-    of_kind = int(np.count_nonzero(at_least >= confidence - 1e-12))
-    allowed = 1.0 - confidence + 1e-12
-    of_new = bisect_right(range(1, of_kind + 1), allowed, key=lambda k: _broken_by_as_many(k, n, share))
+    at_least = betainc(ranks, n - ranks + 1, 1.0 - SHARE)  # that so many of n values lie below
+    of_kind = int(np.count_nonzero(at_least >= CONFIDENCE - 1e-12))
+    allowed = 1.0 - CONFIDENCE + 1e-12
+    of_new = bisect_right(range(1, of_kind + 1), allowed, key=lambda k: _broken_by_as_many(k, n))
     return max(min(of_kind, 1), of_new)
 
 
-def _broken_by_as_many(rank: int, n: int, share: float) -> float:
+def _broken_by_as_many(rank: int, n: int) -> float:
     """How likely fewer than the ``share`` of ``n`` new values keep the ``rank``-th smallest of ``n``.
 
     That is, more than ``f``, all that may lie below it, do: of the first ``rank + f`` of all 2 n values fewer than
@@ -274,7 +270,7 @@ def _broken_by_as_many(rank: int, n: int, share: float) -> float:
     """
     from scipy.special import gammaln
 
-    first = rank + int((1.0 - share) * n + 1e-9)
+    first = rank + int((1.0 - SHARE) * n + 1e-9)
     old = np.arange(max(0, first - n), min(rank, first + 1))
 
     def log_choices(total: Any, chosen: Any) -> Any:
@@ -285,9 +281,9 @@ def _broken_by_as_many(rank: int, n: int, share: float) -> float:
 
 
 @cache
-def _factor(n: int, share: float, confidence: float) -> float:
+def _factor(n: int) -> float:
     """Standard deviations between mean and limit of ``n`` normal values, of which the first few are of one source."""
     from scipy.special import nctdtrit, ndtri  # as above: their distributions take a second or two
 
     alike = n / (1.0 + (_of_own_source(n) - 1.0) * BETWEEN_SOURCES)
-    return float(nctdtrit(USUAL_WEIGHT + n - 1, ndtri(share) * np.sqrt(alike), confidence) / np.sqrt(alike))
+    return float(nctdtrit(USUAL_WEIGHT + n - 1, ndtri(SHARE) * np.sqrt(alike), CONFIDENCE) / np.sqrt(alike))
