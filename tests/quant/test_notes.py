@@ -63,6 +63,18 @@ def in_a_circle(note: onnx.GraphProto) -> None:
     note.node.add(op_type="Relu", name="two", input=["one_out"], output=["two_out"])
 
 
+def read_a_file(note: onnx.GraphProto) -> None:
+    """A constant in a file beside the model, or anywhere."""
+    tensor = note.initializer.add(name="stem_weight_quantized", data_type=onnx.TensorProto.INT8, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/hostname")
+
+
+def hold_a_body(note: onnx.GraphProto) -> None:
+    body = onnx.helper.make_graph([], "body", [], [])
+    note.node.append(onnx.helper.make_node("If", ["x"], ["either"], "if", then_branch=body, else_branch=body))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -78,6 +90,10 @@ def in_a_circle(note: onnx.GraphProto) -> None:
         changed(invert_otherwise('[["reshape", [7, 7]]]')),
         changed(invert_otherwise('[["crop", 3]]')),
         changed(invert_otherwise("3")),
+        changed(invert_otherwise("[" * 100_000)),
+        changed(read_a_file),
+        changed(hold_a_body),
+        lambda text: base64.b64encode(zlib.compress(bytes(1 << 25))).decode(),
     ],
 )
 def test_a_file_in_which_notes_do_not_fit_is_read_as_it_stands(change: Callable[[str], str], tmp_path: Path) -> None:

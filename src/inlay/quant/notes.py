@@ -31,6 +31,7 @@ Inverse = tuple[tuple[str, Any], ...]
 TRANSPOSED: Inverse = (("transpose", None),)
 """Of a transposed array."""
 
+_MOST_BYTES = 1 << 24  # of a note, unpacked: a file may say anything
 _SAME = "same"  # names the note of a node that is as it was, and reads constants that are not
 
 _STEPS: Mapping[str, Callable[[np.ndarray, Any], np.ndarray]] = {
@@ -112,7 +113,7 @@ def undo(graph: ir.Graph) -> frozenset[PortRewrite]:
     """
     try:
         return _undo(graph)
-    except (KeyError, TypeError, IndexError, AttributeError, DecodeError, zlib.error) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, RuntimeError, DecodeError, zlib.error) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
@@ -165,7 +166,18 @@ def _undo(graph: ir.Graph) -> frozenset[PortRewrite]:
 
 
 def _read(text: str) -> onnx.GraphProto:
-    return onnx.GraphProto.FromString(zlib.decompress(base64.b64decode(text, validate=True)))
+    """A note. Raises ValueError where it holds more than nodes and numbers: files beside the model, and bodies."""
+    unpacking = zlib.decompressobj()
+    note = onnx.GraphProto.FromString(unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES))
+    attributes = [a for n in note.node for a in n.attribute]
+    tensors = (*note.initializer, *(a.t for a in attributes), *(t for a in attributes for t in a.tensors))
+    if (
+        not unpacking.eof
+        or any(t.external_data for t in tensors)
+        or any(a.HasField("g") or a.graphs for a in attributes)
+    ):
+        raise ValueError("it is no note of a rewrite")
+    return note
 
 
 def _node(proto: onnx.NodeProto, values: Mapping[str, ir.Value]) -> ir.Node:
