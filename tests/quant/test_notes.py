@@ -14,7 +14,7 @@ import pytest
 from inlay.model.load import load
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.extract import extract
-from inlay.quant.notes import NOTE, SELECTED
+from inlay.quant.notes import NOTE, SELECTED, WHOLE
 from inlay.testing import Builder, upsampling_model
 from tests.support.workspace import Workspace
 
@@ -28,7 +28,7 @@ def rewritten(folder: Path) -> tuple[Workspace, onnx.ModelProto]:
 
 
 def notes(proto: onnx.ModelProto) -> list[onnx.StringStringEntryProto]:
-    return [m for n in proto.graph.node for m in n.metadata_props if m.key == NOTE]
+    return [m for n in proto.graph.node for m in n.metadata_props if m.key == WHOLE]
 
 
 def changed(edit: Callable[[onnx.GraphProto], object]) -> Callable[[str], str]:
@@ -99,8 +99,8 @@ def hold_a_body(note: onnx.GraphProto) -> None:
 def test_a_file_in_which_notes_do_not_fit_is_read_as_it_stands(change: Callable[[str], str], tmp_path: Path) -> None:
     space, proto = rewritten(tmp_path)
     assert space.extract(proto).placement.rewrites
-    for note in notes(proto):
-        note.value = change(note.value)
+    (note,) = notes(proto)
+    note.value = change(note.value)
     found = space.extract(proto)
     assert "DepthToSpace" in {n.op_type for n in found.model.graph}
     assert not found.placement.rewrites
@@ -109,13 +109,12 @@ def test_a_file_in_which_notes_do_not_fit_is_read_as_it_stands(change: Callable[
 
 def test_a_file_that_lost_some_notes_is_read_as_it_stands(tmp_path: Path) -> None:
     space, proto = rewritten(tmp_path)
-    count = len(notes(proto))
-    assert count > 1
-    for left_out in range(count):
+    noted = [i for i, n in enumerate(proto.graph.node) if {NOTE, WHOLE} & {m.key for m in n.metadata_props}]
+    assert len(noted) > 1
+    for left_out in noted:
         part = onnx.ModelProto()
         part.CopyFrom(proto)
-        (node,) = [n for n in part.graph.node if notes(part)[left_out] in n.metadata_props]
-        del node.metadata_props[:]
+        del part.graph.node[left_out].metadata_props[:]
         found = space.extract(part)
         assert "DepthToSpace" in {n.op_type for n in found.model.graph}
         assert not any(n.metadata_props for n in found.model.graph)
@@ -145,7 +144,7 @@ def test_undone_a_model_has_its_metadata_again(tmp_path: Path) -> None:
         node.doc_string = "said of it"
     space = Workspace(model, tmp_path)
     proto = space.emit(space.full().with_rewrites(space.prepared.selectable_rewrites))
-    assert {m.key for n in proto.graph.node for m in n.metadata_props} >= {NOTE, SELECTED, "origin"}
+    assert {m.key for n in proto.graph.node for m in n.metadata_props} >= {WHOLE, SELECTED, "origin"}
     (undone,) = extract(ir.from_proto(proto)).model.graph
     assert dict(undone.metadata_props) == {"origin": "layer"}
     assert undone.doc_string == "said of it"

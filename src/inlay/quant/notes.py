@@ -1,9 +1,9 @@
 """What stood in a graph before a target's rewrites, noted on the nodes that they wrote: by it they are undone.
 
-A written node carries, as metadata, those that stood in its place, with the constants and the stated shapes that were
-lost. Constants that the file holds in another form are not kept twice: their note says how to have them back. In a file
-that was changed since, in which what is noted no longer fits, nothing is undone: it is read as it stands, as one of
-other origin or without notes is.
+A written node carries, as metadata, how many nodes stood in its place. The first one carries what these were (packed
+together they take a third of the bytes), with the constants and the stated shapes that were lost. Constants that the
+file holds in another form are not kept twice: it is noted how to have them back. In a file that was changed since, in
+which what is noted no longer fits, nothing is undone: it is read as it stands, as one of other origin or without notes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from google.protobuf.message import DecodeError
 from inlay.model.metadata import has_entries
 from inlay.types import Port, PortRewrite
 
-NOTE, SELECTED = "inlay.was", "inlay.rewrites"
-"""Metadata of a node: what stood in its place, and for which of its inputs a placement named rewrites."""
+NOTE, WHOLE, SELECTED = "inlay.was", "inlay.before", "inlay.rewrites"
+"""Metadata of a node: how many nodes stood in its place; on one of them, what all these were; and for which of its
+inputs a placement named rewrites."""
 
 Inverse = tuple[tuple[str, Any], ...]
 """Steps by which an array is had back from its rearranged form, by name, each with its argument."""
@@ -31,8 +33,7 @@ Inverse = tuple[tuple[str, Any], ...]
 TRANSPOSED: Inverse = (("transpose", None),)
 """Of a transposed array."""
 
-_MOST_BYTES = 1 << 24  # of a note, unpacked: a file may say anything
-_SAME = "same"  # names the note of a node that is as it was, and reads constants that are not
+_MOST_BYTES = 1 << 28  # of what is noted, unpacked: a file may say anything
 
 _STEPS: Mapping[str, Callable[[np.ndarray, Any], np.ndarray]] = {
     "less": lambda array, number: array - array.dtype.type(number),
@@ -62,7 +63,7 @@ class Unwritten:
     def note(
         self, graph: onnx.GraphProto, inverses: Mapping[str, Inverse], selected: Mapping[str, Mapping[str, list[int]]]
     ) -> None:
-        """Leave notes on the nodes of ``graph``, the rewritten one, that are new or read something new.
+        """Leave notes on the nodes of ``graph``, the rewritten one, that are new.
 
         Args:
             graph: changed in place.
@@ -72,37 +73,32 @@ class Unwritten:
         tensors = {t.name: t for t in graph.initializer}
         lost = {v for v, was in self._tensors.items() if v not in tensors or tensors[v].SerializeToString() != was}
         same = {n.name for n in graph.node if self._nodes.get(n.name) == n.SerializeToString()}
-        hosts = [n for n in graph.node if n.name not in same or lost.intersection(n.input)]
-        count = str(len(hosts))
-        notes = {n.name: onnx.GraphProto(name=_SAME if n.name in same else "", doc_string=count) for n in hosts}
-        written = [note for note in notes.values() if not note.name]
-        gone, names = list[onnx.NodeProto](), {n.name for n in graph.node}
+        written = {n.name: 0 for n in graph.node if n.name not in same}
+        hosts = [n for n in graph.node if n.name in written] or [n for n in graph.node if lost.intersection(n.input)]
+        whole, waiting = onnx.GraphProto(doc_string=str(len(written))), 0
         for name, was in self._nodes.items():
-            if name in same:
-                continue
-            gone.append(onnx.NodeProto.FromString(was))
-            if name in names:
-                notes[name].node.extend(gone)
-                gone.clear()
+            if name not in same:
+                whole.node.add().ParseFromString(was)
+                waiting += 1
+            if name in written:
+                written[name], waiting = waiting, 0
         if written:
-            stated = {i.name for i in graph.value_info}
-            shapes = [onnx.ValueInfoProto.FromString(was) for v, was in self._shapes.items() if v not in stated]
-            written[-1].node.extend(gone)
-            written[-1].value_info.extend(shapes)
-        for node in hosts:
-            note = notes[node.name]
-            for value in [v for n in (note.node if node.name not in same else [node]) for v in n.input]:
-                if value in lost:
-                    lost.remove(value)
-                    if value in inverses:
-                        note.metadata_props.add(key=value, value=json.dumps(inverses[value]))
-                    else:
-                        note.initializer.add().ParseFromString(self._tensors[value])
-            packed = zlib.compress(note.SerializeToString(deterministic=True))
-            node.metadata_props.add(key=NOTE, value=base64.b64encode(packed).decode())
+            written[next(reversed(written))] += waiting
+        stated = {i.name for i in graph.value_info}
+        whole.value_info.extend(onnx.ValueInfoProto.FromString(s) for v, s in self._shapes.items() if v not in stated)
+        for value in sorted(lost):
+            if value in inverses:
+                whole.metadata_props.add(key=value, value=json.dumps(inverses[value]))
+            else:
+                whole.initializer.add().ParseFromString(self._tensors[value])
         for node in graph.node:
+            if node.name in written:
+                node.metadata_props.add(key=NOTE, value=str(written[node.name]))
             if node.name in selected:
                 node.metadata_props.add(key=SELECTED, value=json.dumps(selected[node.name]))
+        if hosts:
+            packed = zlib.compress(whole.SerializeToString(deterministic=True))
+            hosts[0].metadata_props.add(key=WHOLE, value=base64.b64encode(packed).decode())
 
 
 def undo(graph: ir.Graph) -> frozenset[PortRewrite]:
@@ -121,38 +117,40 @@ def forget(graph: ir.Graph) -> None:
     """Remove all notes."""
     for node in graph:
         if has_entries(node, "metadata_props"):
-            for key in (NOTE, SELECTED):
+            for key in (NOTE, WHOLE, SELECTED):
                 node.metadata_props.pop(key, None)
 
 
 def _undo(graph: ir.Graph) -> frozenset[PortRewrite]:
     noted = [n for n in graph if has_entries(n, "metadata_props")]
-    notes = {n: _read(n.metadata_props[NOTE]) for n in noted if NOTE in n.metadata_props}
-    if any(note.doc_string != str(len(notes)) for note in notes.values()):
-        raise ValueError("some notes are gone")
-    written = {n for n, note in notes.items() if note.name != _SAME}
+    written = [n for n in noted if NOTE in n.metadata_props]
+    texts = [n.metadata_props[WHOLE] for n in noted if WHOLE in n.metadata_props]
+    whole = _read(texts[0]) if texts else onnx.GraphProto(doc_string="0")
+    counts = [int(n.metadata_props[NOTE]) for n in written]
+    if len(texts) > 1 or len(written) != int(whole.doc_string) or sum(counts) != len(whole.node):
+        raise ValueError("some notes are gone, or others there")
+    gone = set(written)
     values = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
-    values |= {str(v.name): v for n in graph if n not in written for v in n.outputs}
-    for note in notes.values():
-        for tensor in note.initializer:
-            values[tensor.name] = _set_constant(graph, tensor.name, ir.from_proto(tensor))
-        for entry in note.metadata_props:
-            held = values[entry.key].const_value
-            array = inverted(held.numpy(), json.loads(entry.value))  # type: ignore[union-attr]
-            _set_constant(graph, entry.key, ir.tensor(array, name=entry.key))
-    protos = [(n, proto) for n in graph if n in written for proto in notes[n].node]
-    for name in [v for _, proto in protos for v in proto.output if v]:
+    values |= {str(v.name): v for n in graph if n not in gone for v in n.outputs}
+    for tensor in whole.initializer:
+        values[tensor.name] = _set_constant(graph, tensor.name, ir.from_proto(tensor))
+    for entry in whole.metadata_props:
+        held = values[entry.key].const_value
+        array = inverted(held.numpy(), json.loads(entry.value))  # type: ignore[union-attr]
+        _set_constant(graph, entry.key, ir.tensor(array, name=entry.key))
+    for name in [v for proto in whole.node for v in proto.output if v]:
         if name in values:
             raise ValueError(f"{name} is there")
         values[name] = ir.Value(name=name)
-    for node, proto in protos:
-        graph.insert_before(node, _node(proto, values))
+    protos = iter(whole.node)
+    for node, count in zip(written, counts, strict=True):
+        graph.insert_before(node, [_node(proto, values) for proto in islice(protos, count)])
     for old in [v for n in written for v in n.outputs if v.name]:
         if str(old.name) in values:
             new = values[str(old.name)]
             new.type, new.shape = old.type, old.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
-    for info in [i for note in notes.values() for i in note.value_info]:
+    for info in whole.value_info:
         ir.serde.deserialize_value_info_proto(info, values[info.name])
     selected = [
         PortRewrite(Port(str(n.name), slot), name)
@@ -166,7 +164,7 @@ def _undo(graph: ir.Graph) -> frozenset[PortRewrite]:
 
 
 def _read(text: str) -> onnx.GraphProto:
-    """A note. Raises ValueError where it holds more than nodes and numbers: files beside the model, and bodies."""
+    """What is noted. Raises ValueError where it holds more than nodes and numbers: names of files, and bodies."""
     unpacking = zlib.decompressobj()
     note = onnx.GraphProto.FromString(unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES))
     attributes = [a for n in note.node for a in n.attribute]
