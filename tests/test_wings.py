@@ -12,6 +12,8 @@ import pytest
 
 import inlay
 from inlay import installed
+from inlay.errors import UsageError
+from inlay.measure import lab
 from tests.support import core, house
 
 JOINING_A_RUN = {"patterns", "report"}
@@ -79,6 +81,12 @@ def test_a_name_of_a_wing_that_is_not_installed_is_an_attribute_error(monkeypatc
         _ = inlay.explain
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = inlay.no_such_name
+
+
+def test_an_executor_that_is_not_installed_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "joined", lambda group: {})
+    with pytest.raises(UsageError, match="--ray auto: the part of Inlay that measures with Ray is not installed"):
+        lab.measuring("auto", (), print)
 
 
 def test_packages_do_not_take_the_names_of_functions() -> None:

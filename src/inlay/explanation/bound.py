@@ -18,7 +18,7 @@ from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.errors import InlayError
 from inlay.explanation import policy
-from inlay.explanation.executed import Executed, executed
+from inlay.explanation.executed import Executed, profiled
 from inlay.explanation.explanation import Bound
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
@@ -76,12 +76,8 @@ def bound(
 def _profiled(
     prepared: PreparedModel, writer: CandidateWriter, placement: Placement, worker: Worker, feed: Path
 ) -> Executed:
-    artifact = writer.write(placement)
-    try:
-        kernels = worker.profile(artifact, feed, policy.PROFILE_LEAST)
-    finally:
-        worker.drop(artifact)
-    return executed(kernels, ir.from_proto(writer.proto(placement)).graph, prepared.rules)
+    graph = ir.from_proto(writer.proto(placement)).graph
+    return profiled(worker, writer.write(placement), feed, policy.PROFILE_LEAST, graph, prepared.rules)
 
 
 def _time(unit: Unit, found: Executed) -> float:

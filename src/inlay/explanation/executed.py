@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from inlay.explanation.explanation import Precision
+from inlay.measure.client import Worker
+from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.space.rules import Rules
-from inlay.targets.base import QDQ_KINDS, KernelKind, KernelTime
+from inlay.targets.base import QDQ_KINDS, Artifact, KernelKind, KernelTime
 
 _FUSED = 4  # operators behind a product that one kernel takes in, at most
 _KINDS: Mapping[str, KernelKind] = {**QDQ_KINDS, DYNAMIC_QUANTIZE: "quantize"}
@@ -88,6 +92,22 @@ def executed(kernels: Sequence[KernelTime], graph: ir.Graph, rules: Rules) -> Ex
         else:
             unknown += kernel.ns
     return Executed(ran, dict(conversions), unknown, sum(k.ns for k in kernels))
+
+
+def written(model: ir.Model, store: WeightStore, folder: Path, name: str) -> Artifact:
+    """A model as a file in ``folder``, its weights in ``store``."""
+    path = folder / f"{name}.onnx"
+    onnx.save_model(externalize_weights(model, store), path)
+    return Artifact(path.resolve(), f"{folder.name}-{name}")
+
+
+def profiled(worker: Worker, artifact: Artifact, feed: Path, repeats: int, graph: ir.Graph, rules: Rules) -> Executed:
+    """What runs of a model whose graph is ``graph``; the worker holds it no longer. Raises TargetError."""
+    try:
+        kernels = worker.profile(artifact, feed, repeats)
+    finally:
+        worker.drop(artifact)
+    return executed(kernels, graph, rules)
 
 
 def _anchor(kernel: KernelTime, work: Sequence[ir.Node], rules: Rules) -> ir.Node:

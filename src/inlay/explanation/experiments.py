@@ -10,20 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.errors import InlayError, TargetError
 from inlay.explanation import policy
-from inlay.explanation.executed import Executed, executed
+from inlay.explanation.executed import Executed, profiled, written
 from inlay.explanation.explanation import Proof
 from inlay.explanation.faults import Fault, Suspect
 from inlay.measure.client import Worker
-from inlay.model.store import WeightStore, externalize_weights
+from inlay.model.store import WeightStore
 from inlay.quant.site import Site
 from inlay.space.rules import Rules
-from inlay.targets.base import Artifact
 from inlay.targets.preconditions import Precondition
 
 Mends = Mapping[str, Sequence[Fault]]
@@ -80,17 +78,11 @@ class Laboratory:
         """What runs with ``mends``, and the model that ran. Raises TargetError."""
         self.builds += 1
         copy = self.mended(mends)
-        path = self._folder / f"experiment-{self.builds}.onnx"
+        artifact = written(copy, self._store, self._folder, f"{self.builds}")
         try:
-            onnx.save_model(externalize_weights(copy, self._store), path)
-            artifact = Artifact(path.resolve(), f"{self._folder.name}-{self.builds}")
-            try:
-                kernels = self._worker.profile(artifact, self._feed, repeats)
-            finally:
-                self._worker.drop(artifact)
+            return profiled(self._worker, artifact, self._feed, repeats, copy.graph, self._rules), copy
         finally:
-            path.unlink(missing_ok=True)
-        return executed(kernels, copy.graph, self._rules), copy
+            artifact.path.unlink(missing_ok=True)
 
     def low_in(self, mends: Mends) -> Executed | None:
         """What runs with ``mends``; None where that does not build or run."""

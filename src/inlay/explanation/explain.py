@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from inlay.data import Samples, save_feed
@@ -16,7 +15,7 @@ from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError, UsageError
 from inlay.explanation import policy
 from inlay.explanation.bound import Bounded, bound
-from inlay.explanation.executed import Executed, executed, operators_of
+from inlay.explanation.executed import Executed, operators_of, profiled, written
 from inlay.explanation.experiments import Laboratory, Proven, does_run, prove
 from inlay.explanation.explanation import Explanation, Operator, Reason
 from inlay.explanation.faults import Suspect, misread, suspects
@@ -31,12 +30,12 @@ from inlay.model.load import ModelFile
 from inlay.model.passes.constants import with_constants
 from inlay.model.passes.names import fix_names
 from inlay.model.reference import ConstantEvaluator
-from inlay.model.store import WeightStore, externalize_weights
+from inlay.model.store import WeightStore
 from inlay.prepare.candidate_writer import PLACED
 from inlay.prepare.strip_qdq import holds_quantized, parts_of
 from inlay.quant.plain.form import write_plain
 from inlay.space.rules import Rules
-from inlay.targets.base import Artifact, Capabilities, TargetSpec
+from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.preconditions import preconditions_of
 from inlay.targets.registry import create, known_operators
 from inlay.trial import counted
@@ -150,24 +149,20 @@ class _Runs:
 
 def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path) -> _Runs | TargetError:
     folder.mkdir()
-    path = folder / "given.onnx"
-    onnx.save_model(externalize_weights(model, WeightStore(folder)), path)
-    artifact = Artifact(path.resolve(), "given")
+    artifact = written(model, WeightStore(folder), folder, "given")
     try:
         slot = 0 if worker.deterministic else policy.TIMED_SLOT_NS
         latency = 0.0
         if "latency" not in worker.lacks:
             latency = worker.time([artifact], feed, policy.TIMED_BLOCKS, slot, 0).models[0].median_ns
         repeats = int(np.clip(policy.PROFILE_S * 1e9 / max(latency, 1e3), policy.PROFILE_LEAST, policy.PROFILE_MOST))
-        kernels = worker.profile(artifact, feed, repeats)
+        found = profiled(worker, artifact, feed, repeats, model.graph, rules)
     except TargetError as error:
-        return error
-    finally:
         worker.drop(artifact)
-    found = executed(kernels, model.graph, rules)
-    if latency:  # profiling costs time of its own: prices are shares of what an inference takes without it
-        found = found.scaled(min(1.0, latency / max(found.total_ns, 1.0)))
-    return _Runs(model, found, latency, found.total_ns / max(sum(k.ns for k in kernels), 1.0))
+        return error
+    # profiling costs time of its own: prices are shares of what an inference takes without it
+    scaled = found.scaled(min(1.0, latency / max(found.total_ns, 1.0))) if latency else found
+    return _Runs(model, scaled, latency, scaled.total_ns / max(found.total_ns, 1.0))
 
 
 def _prove(

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
 from inlay.explanation import policy
+from inlay.explanation.executed import written
 from inlay.explanation.explanation import Waste
 from inlay.measure.client import Worker
 from inlay.measure.paired import Series, Timing, joined, speedup
-from inlay.model.store import WeightStore, externalize_weights
+from inlay.model.store import WeightStore
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.targets.base import Artifact
 
@@ -63,11 +63,11 @@ def timed(
         return tuple(rows)
     folder.mkdir()
     store = WeightStore(folder)
-    artifacts, tried = [_saved(model, store, folder, "with")], list[Waste]()
+    artifacts, tried = [written(model, store, folder, "with")], list[Waste]()
     for number, row in enumerate(dear):
         copy = model.clone()
         if without_pair(copy, row.value):
-            artifacts.append(_saved(copy, store, folder, f"without-{number}"))
+            artifacts.append(written(copy, store, folder, f"without-{number}"))
             tried.append(row)
     try:
         whole, *without = _timing(worker, artifacts, feed, deadline).models
@@ -102,9 +102,3 @@ def _timing(worker: Worker, artifacts: Sequence[Artifact], feed: Path, deadline:
 def _measured(row: Waste, whole: Series, without: Series) -> Waste:
     share = max(0.0, 1.0 - 1.0 / speedup(whole, without).value)
     return replace(row, cost_ms=share * whole.median_ns / 1e6, share=share, timed=True)
-
-
-def _saved(model: ir.Model, store: WeightStore, folder: Path, name: str) -> Artifact:
-    path = folder / f"{name}.onnx"
-    onnx.save_model(externalize_weights(model, store), path)
-    return Artifact(path.resolve(), f"{folder.name}-{name}")
