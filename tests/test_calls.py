@@ -171,8 +171,6 @@ OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("name", "given", "named", "word"), OTHERS, ids=[f"{n}: {w}" for n, _, _, w in OTHERS])
 def test_mistakes_with_other_functions(name: str, given: tuple[Any, ...], named: dict[str, Any], word: str) -> None:
-    from inlay import api
-
     with pytest.raises(InlayError, match=word) as error:
-        getattr(api, name)(*given, **named)
+        getattr(inlay, name)(*given, **named)
     assert "\n" not in str(error.value)
