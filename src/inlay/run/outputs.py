@@ -40,10 +40,9 @@ def write_recipe(
 
 
 def publish(made: Path, out: Path) -> None:
-    """Move the model to ``out``, and the file with its weights beside it where there is one."""
-    with replacing(out) as fresh:
-        fresh.write_bytes(made.read_bytes())
+    """Copy a model that was written here to ``out`` atomically, and the file with its weights beside it before."""
     data_file = made.with_name(made.name + ".data")
-    if data_file.exists():
-        with replacing(out.with_name(data_file.name)) as fresh:
-            fresh.write_bytes(data_file.read_bytes())
+    pairs = [(data_file, out.with_name(data_file.name))] if data_file.exists() else []
+    for source, place in [*pairs, (made, out)]:
+        with replacing(place) as fresh:
+            shutil.copyfile(source, fresh)

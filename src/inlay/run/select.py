@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inlay.data import save_feed
 from inlay.errors import DataError, JournalError, UsageError
-from inlay.files import read_json, refuse_overwriting, replacing, scratch
+from inlay.files import read_json, refuse_overwriting, scratch
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.model.held import held
@@ -20,6 +19,7 @@ from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
 from inlay.run.finished import TOO_OLD, inputs_of, judged_by_older_rules, writer_of
+from inlay.run.outputs import publish
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Accuracy, Measured, OutputError, shown_sqnr
 from inlay.types import Placement
@@ -136,29 +136,56 @@ class Selected:
     unproven: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Run:
-    """What ``result.json`` says of the bound.
+    """What ``result.json`` says of a run.
 
     Attributes:
+        model, sha256: of the run, and its digest then.
+        sources: all that the run was made from.
+        size_bytes, memory_bytes: of the given model in a file and in memory; None where they are not known.
+        latency_ms: of the given model.
+        facts: of the target, which say in what unit that is.
         bound: of the run, as text; ``none`` without one.
         delivered: digest of the delivered placement.
         note: why the bound is not shown for that; empty where it is.
         rejected: why placements, by digest, failed on unseen samples.
     """
 
-    bound: str = "none"
-    delivered: str = ""
-    note: str = ""
-    rejected: Mapping[str, str] = field(default_factory=dict)
+    model: Path
+    sha256: str
+    sources: Sequence[Path]
+    size_bytes: int | None
+    memory_bytes: int | None
+    latency_ms: float
+    facts: Mapping[str, str]
+    bound: str
+    delivered: str
+    note: str
+    rejected: Mapping[str, str]
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> _Run:
-        """Raises LookupError, TypeError or ValueError where the result is damaged; older ones lack some of it."""
-        best, search = dict(result.get("best") or {}), dict(result.get("search") or {})
-        rejected = {str(key): str(why) for key, why in dict(search.get("rejected") or {}).items()}
-        delivered, note = str(best.get("placement_digest") or ""), str(best.get("bound_note") or "")
-        return cls(str(result.get("bound") or "none"), delivered, note, rejected)
+    def read(cls, folder: Path) -> _Run:
+        """That of the run in ``folder``; older ones lack some of it. Raises JournalError where it is damaged."""
+        try:
+            result = read_json(folder / "result.json")
+            model, baseline = result["model"], dict(result["baseline"])
+            best, search = dict(result.get("best") or {}), dict(result.get("search") or {})
+            return cls(
+                model=Path(model["path"]),
+                sha256=str(model["sha256"]),
+                sources=inputs_of(result),
+                size_bytes=_bytes(baseline, "size_bytes"),
+                memory_bytes=_bytes(baseline, "memory_bytes"),
+                latency_ms=float(baseline["latency_ms"]),
+                facts={str(name): str(value) for name, value in dict(result["target"].get("facts") or {}).items()},
+                bound=str(result.get("bound") or "none"),
+                delivered=str(best.get("placement_digest") or ""),
+                note=str(best.get("bound_note") or ""),
+                rejected={str(key): str(why) for key, why in dict(search.get("rejected") or {}).items()},
+            )
+        except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
     def doubt(self, placement: Placement, accuracy: Accuracy) -> str:
         """That a placement is outside the bound, or not shown to keep it for new samples; empty where it is."""
@@ -180,35 +207,14 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         JournalError: there is no finished run in ``folder``.
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
-    path, sha256, sizes, given, baseline_ms, facts, run = _model(folder)
+    run = _Run.read(folder)
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     journal = Journal(folder / "run.sqlite", None)
     try:
-        done = _select(journal, path, sha256, out, wish, given, run)
-        ms = baseline_ms / done.speedup
-        unit, estimated = unit_of(facts), is_estimate(facts)
-        return replace(done, latency_ms=ms, given_bytes=sizes[0], given_memory=sizes[1], unit=unit, estimated=estimated)
+        return _select(journal, run, out, wish)
     finally:
         journal.close()
-
-
-def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list[Path], float, dict[str, str], _Run]:
-    """The model of the run, its digest then, its bytes in a file and in memory, and all that the run was made from.
-
-    Then its latency, the facts of the target, which say in what unit that is, and what is said of the bound.
-    """
-    try:
-        result = read_json(folder / "result.json")
-        model = result["model"]
-        baseline = dict(result["baseline"])
-        sizes = _bytes(baseline, "size_bytes"), _bytes(baseline, "memory_bytes")
-        facts = {str(name): str(value) for name, value in dict(result["target"].get("facts") or {}).items()}
-        latency_ms = float(baseline["latency_ms"])
-        run = _Run.of(result)
-        return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result), latency_ms, facts, run
-    except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
 
 def _bytes(baseline: Mapping[str, Any], key: str) -> int | None:
@@ -219,46 +225,43 @@ def _bytes(baseline: Mapping[str, Any], key: str) -> int | None:
     return size
 
 
-def _select(
-    journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, given: Sequence[Path], run: _Run
-) -> Selected:
-    file = load(path)
-    if file.sha256 != sha256:
-        raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
+def _select(journal: Journal, run: _Run, out: Path, wish: Wish) -> Selected:
+    file = load(run.model)
+    if file.sha256 != run.sha256:
+        raise UsageError(f"{run.model} has changed since the run: its digest is not the one in result.json")
     older = judged_by_older_rules(journal)
     if older and wish.asks_for_accuracy:
         raise JournalError(f"{older}; --fastest, --max-size and others that promise no accuracy still work")
     trial, measured = _chosen(journal, wish, file)
     refuse_overwriting(
         [out, out.with_name(f"{out.name}.data")],
-        [*file.files, *given, journal.path, journal.path.with_name("result.json")],
+        [*file.files, *run.sources, journal.path, journal.path.with_name("result.json")],
     )
     placement = journal.placement(trial.candidate)
     if placement is None:
         raise JournalError(f"{journal.path} {TOO_OLD}")
     with scratch() as work:
         file = held(file, work / "given")
-        made = writer_of(journal, file, work)(placement, work / out.name)
-        data = made.path.with_name(made.path.name + ".data")
-        if data.exists():
-            with replacing(out.with_name(data.name)) as fresh:
-                shutil.copyfile(data, fresh)
-        with replacing(out) as fresh:
-            shutil.copyfile(made.path, fresh)
+        publish(writer_of(journal, file, work)(placement, work / out.name).path, out)
+    speedup = measured.latency.speedup
     return Selected(
         path=out,
         sha256=file_sha256(out),
         origin=trial.origin,
         placement_digest=trial.placement_digest,
-        speedup=measured.latency.speedup.value,
-        latency_ms=measured.latency.ns / 1e6,
+        speedup=speedup.value,
+        latency_ms=run.latency_ms / speedup.value,
         sqnr_db=measured.accuracy.sqnr_db,
         metric=measured.accuracy.metric,
         size_bytes=model_bytes(out),
         memory_bytes=journal.fact(MEMORY.of(trial.candidate)),
-        speedup_low=measured.latency.speedup.low,
-        speedup_high=measured.latency.speedup.high,
-        measured=measured.latency.speedup.is_told,
+        given_bytes=run.size_bytes,
+        given_memory=run.memory_bytes,
+        speedup_low=speedup.low,
+        speedup_high=speedup.high,
+        unit=unit_of(run.facts),
+        estimated=is_estimate(run.facts),
+        measured=speedup.is_told,
         lost=measured.accuracy.lost,
         unproven=older if older and placement else run.doubt(placement, measured.accuracy),
     )
