@@ -90,6 +90,7 @@ class Judge:
             None for no margin.
         apart: so many of the samples, the first ones, had no part in the ranges; the others had, which flatters them
             a little: what counts is the worse of the figures of these and of all. None where there is no difference.
+        parts: how outputs are divided, as another judge of the same model found; None to find out.
 
     Attributes:
         parts: how they are divided.
@@ -107,6 +108,7 @@ class Judge:
         metric: Metric | None = None,
         confidence: float | None = UNCHECKED,
         apart: int | None = None,
+        parts: Parts | None = None,
     ) -> None:
         outputs: Mapping[str, object] = reference[0] if reference else {}
         for name, value in outputs.items():
@@ -121,7 +123,7 @@ class Judge:
         self._metric = metric
         self._confidence = confidence
         self._apart = len(reference) if apart is None else apart
-        self.parts = Parts.of(self._wanted, samples.joins, self._padding.outputs)
+        self.parts = Parts.of(self._wanted, samples.joins, self._padding.outputs) if parts is None else parts
         self._divided = [self.parts.split(outputs) for outputs in self._wanted]
         first = self._divided[0] if reference else {}
         self.silent = _silent(self._divided)

@@ -2,7 +2,7 @@
 
 :mod:`~inlay.run.tune` holds the phases and the loop ``strategy.ask ▶ Placement ▶ emit ▶ accuracy ▶ compile ▶ measure ▶
 journal ▶ strategy.tell``; :mod:`~inlay.run.evaluate` is one turn of it. Before the loop: ``inputs``, ``session``,
-``preparation`` and ``strategies``; during it: ``budget``, ``noise_probes``, ``facts``, ``machine_costs``,
+``preparation`` and ``strategies``; during it: ``schedule``, ``budget``, ``noise_probes``, ``facts``, ``machine_costs``,
 ``progress``; after it: :mod:`~inlay.run.confirm`, which decides in fresh processes, ``result``, and
 :mod:`~inlay.run.outcome`, which puts it together. :mod:`~inlay.run.instant` quantizes without a search; ``select`` and
 ``compare`` are commands on what was measured or is given. The room may import everything below it: search,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import save_feed, shapes_of
+from inlay.data import Samples, save_feed, shapes_of
 from inlay.errors import JournalError, NoDevice, TargetError, TimedOut, UsageError
 from inlay.measure.client import Worker
 from inlay.measure.lab import Take
 from inlay.measure.own_precision import BLOCKS, gain_in_float32
 from inlay.measure.race import Meter
 from inlay.prepare.protocol import Protocol
-from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Outputs
+from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Metric, Outputs
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, PARTS, PRECISION, PrecisionChoice, digest_of
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
@@ -69,6 +69,19 @@ class Given:
             return replace(self.judge.judge(self.rounded), feasible=True, reason="", margin_db=0.0)
         drop = None if self.judge.float_metric is None else 0.0
         return Accuracy(True, EXACT_DB, metric=self.judge.float_metric, drop=drop, silent=self.judge.silent)
+
+    def compare(
+        self, samples: Samples, reference: Sequence[Outputs], bound: Bound | None = None, metric: Metric | None = None
+    ) -> Judge:
+        """What compares others with it on other samples, in the same parts of outputs, without a margin.
+
+        Args:
+            samples: these.
+            reference: its outputs for them.
+            bound: that must be kept; None for none.
+            metric: of the bound.
+        """
+        return Judge(reference, samples, bound or Bound(), metric, confidence=None, parts=self.judge.parts)
 
     def remark(self, bound: Bound, target: str) -> str:
         """What people should know of it, if anything."""

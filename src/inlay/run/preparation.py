@@ -43,7 +43,6 @@ from inlay.run.facts import (
     rounding_of,
 )
 from inlay.run.given import Given, run_given
-from inlay.run.reference import RunFiles
 from inlay.run.robustness import StressTest, variations_of
 from inlay.run.schedule import CALIBRATING, SMOOTHING
 from inlay.run.session import Session
@@ -99,7 +98,7 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     deadline = session.plan.preparing(CALIBRATING)
     on = counted(samples, "sample")
     session.stage(f"calibrate {counted(units, 'unit')} on {on}", lambda: deadline)
-    test = stress_test(session, "varied", session.inputs.parts.selection, given.reference)
+    test = stress_test(session, "varied", session.inputs.parts.selection, given)
     stress = calibration_stress(session)
     with session.calibrating():
         candidates = _candidates(session, given, prepared, imported, deadline, stress, test)
@@ -243,10 +242,10 @@ def calibration_stress(session: Session) -> StressSet:
     return _varied(session, session.inputs.parts.calibration, policy.VARIED_SAMPLES, most)
 
 
-def stress_test(session: Session, name: str, samples: Samples, reference: RunFiles) -> StressTest:
+def stress_test(session: Session, name: str, samples: Samples, given: Given) -> StressTest:
     """Variations of ``samples`` that the given model runs on, as files in the scratch folder ``name``."""
     varied = _varied(session, samples, 1, _count(session))
-    return StressTest.of(varied, samples, session.work / name, reference)
+    return StressTest.of(varied, samples, session.work / name, given.reference, given.judge.parts)
 
 
 def _varied(session: Session, samples: Samples, each: int, most: int) -> StressSet:

@@ -13,6 +13,7 @@ from inlay.data import InputSpec, Samples, StressSet, save_feeds, stress_set
 from inlay.errors import Ended, TargetError, TimedOut
 from inlay.model.user_code import user_function
 from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.quant.parts import Parts
 from inlay.run.reference import RunFiles
 from inlay.trial import counted, shown_sqnr
 
@@ -52,15 +53,19 @@ class StressTest:
         feeds: files of the variations.
         reference: outputs of the float model for each.
         samples: the variations.
+        parts: how outputs are divided; None to find out.
     """
 
     names: Sequence[str]
     feeds: Sequence[Path]
     reference: Sequence[Outputs]
     samples: Samples
+    parts: Parts | None = None
 
     @classmethod
-    def of(cls, stress: StressSet, samples: Samples, folder: Path, run: RunFiles) -> StressTest:
+    def of(
+        cls, stress: StressSet, samples: Samples, folder: Path, run: RunFiles, parts: Parts | None = None
+    ) -> StressTest:
         """Of the variations that the float model runs on: it may refuse another length, for instance.
 
         Args:
@@ -68,25 +73,27 @@ class StressTest:
             samples: what they are of.
             folder: a new one for their files.
             run: the float model.
+            parts: how outputs are divided; None to find out.
         """
         paths = save_feeds(folder, stress.feeds)
         found = dict(enumerate(_outputs(run, paths)))
         kept = [i for i, outputs in found.items() if outputs is not None]
         varied = replace(samples, feeds=tuple(stress.feeds[i] for i in kept), labels=None, numbers=())
         reference = [outputs for outputs in found.values() if outputs is not None]
-        return cls([stress.variations[i].name for i in kept], [paths[i] for i in kept], reference, varied)
+        return cls([stress.variations[i].name for i in kept], [paths[i] for i in kept], reference, varied, parts)
 
     @property
     def judge(self) -> Judge:
         """Of all variations together."""
-        return Judge(self.reference, self.samples, Bound(), confidence=None)
+        return Judge(self.reference, self.samples, Bound(), confidence=None, parts=self.parts)
 
     def robustness(self, outputs: Sequence[Outputs], samples_db: float) -> Robustness | None:
         """What a model loses, from its ``outputs`` for each of ``feeds``; None where there are no variations."""
         found = {}
         for name in dict.fromkeys(self.names):
             those = [i for i, n in enumerate(self.names) if n == name]
-            judge = Judge([self.reference[i] for i in those], self.samples.part(those), Bound(), confidence=None)
+            reference, samples = [self.reference[i] for i in those], self.samples.part(those)
+            judge = Judge(reference, samples, Bound(), confidence=None, parts=self.parts)
             found[name] = judge.judge([outputs[i] for i in those]).sqnr_db
         return Robustness(samples_db, dict(sorted(found.items(), key=lambda item: item[1]))) if found else None
 

@@ -66,7 +66,7 @@ def tune(asked: TuneRequest) -> TuneResult:
         with session.building_ahead(model.candidates, given.feeds) as ahead:
             search = _set_up(session, given, model, ahead)
             ended = _search(session, model, search)
-            crossfit = CrossFit(session, given.reference, model.prepared, model.imported)
+            crossfit = CrossFit(session, given, model.prepared, model.imported)
             confirmed, retreat_builds = _confirm(session, given, model, search, ended, crossfit)
         session.stage("judge the winner on further samples")
         confirmed = cross_fitted(session, crossfit, confirmed)
@@ -252,7 +252,7 @@ def _result(
         full = anchors.trials[FULL_INT8].proposal.placement
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
 
-    lost = losses(session, confirmed, model.test, anchors.trials, write, given.reference)
+    lost = losses(session, confirmed, model.test, anchors.trials, write, given)
     cut_short = cuts(session, anchors.left_out, search.meter.protocol.first_blocks, confirmed.effort)
     notes = notes_for(
         confirmed,

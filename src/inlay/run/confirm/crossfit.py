@@ -28,14 +28,14 @@ from inlay.model.pool import pooled
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
-from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.quant.accuracy import Outputs
 from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
 from inlay.quant.tolerance import samples_needed, state
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.evidence import Evidence
 from inlay.run.facts import CHOICE, rounding_of
-from inlay.run.reference import RunFiles
+from inlay.run.given import Given
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact
@@ -90,13 +90,13 @@ class CrossFit:
 
     Args:
         session: the run.
-        reference: gives outputs of the given model in float32.
+        given: the given model.
         prepared: the model.
         imported: Q/DQ models whose qparams may be kept.
     """
 
-    def __init__(self, session: Session, reference: RunFiles, prepared: PreparedModel, imported: ImportedQDQ) -> None:
-        self._session, self._reference = session, reference
+    def __init__(self, session: Session, given: Given, prepared: PreparedModel, imported: ImportedQDQ) -> None:
+        self._session, self._given = session, given
         self._prepared, self._imported = prepared, imported
         self._exact: dict[tuple[str, int], tuple[list[Path], Sequence[Outputs]]] = {}
         self._writers: dict[int, CandidateWriter] = {}
@@ -146,10 +146,10 @@ class CrossFit:
                 more = self._judge(f"crossed-{number}", made, samples)
             except InlayError:  # the result stands without it, on fewer judgements
                 break
-            found += Judge(more.reference, samples, Bound(), confidence=None).each_db(more.outputs)
+            found += self._given.compare(samples, more.reference).each_db(more.outputs)
             if session.inputs.metric is not None:  # outputs of many samples may be large
                 judged = more if judged is None else judged.and_then(more)
-        metric = None if judged is None else _of_metric(session, judged, final)
+        metric = None if judged is None else self._of_metric(judged, final)
         shown = Evidence(bound, state(found, bound.min_sqnr_db), metric)
         if in_time and not resampled:  # else there may be more to find out later
             self._found[model.digest] = shown
@@ -194,12 +194,22 @@ class CrossFit:
         worker, key = self._session.worker, (name, len(samples))
         if key not in self._exact:
             feeds = self._session.save_feeds(f"{name}-{len(samples)}", samples)
-            self._exact[key] = feeds, self._reference(feeds)
+            self._exact[key] = feeds, self._given.reference(feeds)
         feeds, exact = self._exact[key]
         try:
             return Judged(samples, exact, worker.run(model, feeds))
         finally:
             worker.drop(model)
+
+    def _of_metric(self, judged: Judged, final: bool) -> MetricStatement | None:
+        inputs = self._session.inputs
+        bound, rng = inputs.config.bound, np.random.default_rng(inputs.config.seed)
+        judge = self._given.compare(judged.samples, judged.reference, bound, inputs.metric)
+        try:
+            pairs, clock = judge.pairs(judged.outputs), self._session.lab.clock
+            return None if pairs is None else state_metric(pairs, bound.max_drop, rng, clock, resample=final)
+        except InlayError:  # a metric that takes no samples of several parts
+            return None
 
 
 def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> Confirmed:
@@ -226,13 +236,3 @@ def _wanted(session: Session, unseen: int) -> int:
         enough = None if not bound.max_drop else hits_needed(0.0, 0.0, bound.max_drop, is_agreement=False)
         wanted = max(wanted, unseen if enough is not None and unseen >= enough else everything)
     return session.plan.samples(wanted)
-
-
-def _of_metric(session: Session, judged: Judged, final: bool) -> MetricStatement | None:
-    bound, rng = session.inputs.config.bound, np.random.default_rng(session.inputs.config.seed)
-    judge = Judge(judged.reference, judged.samples, bound, session.inputs.metric, confidence=None)
-    try:
-        pairs = judge.pairs(judged.outputs)
-        return None if pairs is None else state_metric(pairs, bound.max_drop, rng, session.lab.clock, resample=final)
-    except InlayError:  # a metric that takes no samples of several parts
-        return None

@@ -127,7 +127,7 @@ class Confirmation:
         if inputs.verification is None:
             return None
         feeds = self.session.save_feeds("verification", inputs.verification)
-        return Unseen(inputs.verification, feeds, inputs.metric, self.given.reference)
+        return Unseen(inputs.verification, feeds, inputs.metric, self.given)
 
     @property
     def original(self) -> Entry:

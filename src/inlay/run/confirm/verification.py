@@ -15,12 +15,12 @@ from inlay.deadline import Deadline
 from inlay.errors import TargetError
 from inlay.measure.client import Worker
 from inlay.model.heard import doing
-from inlay.quant.accuracy import EXACT_DB, Bound, Judge, Metric, Outputs
+from inlay.quant.accuracy import EXACT_DB, Bound, Metric, Outputs
 from inlay.quant.tolerance import FEW
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.evidence import Evidence
 from inlay.run.evaluate import Candidate
-from inlay.run.reference import RunFiles
+from inlay.run.given import Given
 from inlay.run.robustness import StressTest
 from inlay.trial import Accuracy, Failed, Measured
 from inlay.types import Placement
@@ -99,13 +99,13 @@ class Unseen:
         samples: themselves,
         feeds: and as files.
         metric: of the bound.
-        reference: gives outputs of the given model in float32.
+        given: the given model.
     """
 
     samples: Samples
     feeds: Sequence[Path]
     metric: Metric | None
-    reference: RunFiles
+    given: Given
 
 
 class Verifier:
@@ -238,7 +238,7 @@ class Verifier:
 
     def _judge(self, entry: Entry, reference: Sequence[Outputs], unseen: Unseen) -> Accuracy | Failed:
         doing(f"judge {entry.candidate.trial.proposal.origin} on unseen samples")
-        judge = Judge(reference, unseen.samples, self._bound, unseen.metric, confidence=None)
+        judge = unseen.given.compare(unseen.samples, reference, self._bound, unseen.metric)
         try:
             outputs = self._worker.run(entry.file, unseen.feeds)
             self._each_db[entry.key] = judge.each_db(outputs)
@@ -254,7 +254,7 @@ class Verifier:
         if self._unseen is None:
             return None
         try:
-            return self._unseen.reference(self._unseen.feeds)
+            return self._unseen.given.reference(self._unseen.feeds)
         except TargetError as error:
             self.troubles.append(f"no model was verified on unseen samples, as the given model fails there: {error}")
             return None

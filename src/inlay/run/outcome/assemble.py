@@ -24,7 +24,6 @@ from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, MEMORY, OUTLIERS_LEFT, 
 from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import RunInputs
 from inlay.run.preparation import stress_test
-from inlay.run.reference import RunFiles
 from inlay.run.result import AnchorResult, TuneResult, pareto, write_json
 from inlay.run.robustness import Robustness, StressTest
 from inlay.run.schedule import Effort
@@ -304,7 +303,7 @@ def losses(
     test: StressTest,
     anchors: Mapping[str, Trial],
     write: Callable[[Placement], Artifact],
-    reference: RunFiles,
+    given: Given,
 ) -> Losses:
     """Judge the delivered model on variations of the unseen samples, then anchors on those of the selection samples.
 
@@ -314,7 +313,7 @@ def losses(
         test: variations of the selection samples.
         anchors: what they showed, by name.
         write: a candidate's file.
-        reference: gives outputs of the given model in float32.
+        given: the given model.
     """
     if not test.names:
         return NO_LOSSES
@@ -329,7 +328,7 @@ def losses(
             doing("judge the winner on varied samples")
             accuracy, last = best.selection, test
             if best.verification is not None and unseen is not None:
-                accuracy, last = best.verification, stress_test(session, "varied-unseen", unseen, reference)
+                accuracy, last = best.verification, stress_test(session, "varied-unseen", unseen, given)
             delivered = _loss(session, Artifact(confirmed.file, best.output_sha256), last, accuracy)
         for name, trial in anchors.items():
             if trial.accuracy is None or not trial.proposal.placement:
