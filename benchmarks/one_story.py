@@ -5,7 +5,7 @@
 
 Each run is ``inlay tune`` on one of five small models, beside processes that compute in random bursts. What it prints
 and what it writes must agree (:func:`contradictions`), and so must both with a long paired measurement of the same
-files afterwards (:func:`refuted`), on the same machine beside the same load. ``--simulated`` does the same on the
+files behind each run (:func:`refuted`), on the same machine beside the same load. ``--simulated`` does the same on the
 ``null`` target, whose every cost is known, in budgets that are too short in part and on machines that become slower
 meanwhile.
 """
@@ -257,10 +257,14 @@ def burn(seed: int) -> None:
 
 
 def row(subject: Subject, work: Path, runs: int, budget: float, load: int, blocks: int) -> Row:
-    """So many runs on one model beside ``load`` processes, and the long measurement afterwards."""
-    texts: list[tuple[str, Row]] = []
+    """So many runs on one model beside ``load`` processes, each with its long measurement behind it.
+
+    Directly behind it, and beside the same load: what else a processor does changes ratios by percents, whoever
+    measures them, and none of that is known to a run.
+    """
     recipes, failed = paired.quantized(subject, work, {name: name for name in RECIPES})
-    files = {ORIGINAL: subject.model, **recipes}
+    samples = read_samples(str(subject.samples), input_specs(read_model(subject.model).model))
+    found, shares, lacking, each, told = [], [], [], list[Row](), list[Row]()
     burning = [multiprocessing.get_context("spawn").Process(target=burn, args=(i,), daemon=True) for i in range(load)]
     try:
         for process in burning:
@@ -270,31 +274,25 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
             given = f"{subject.model} --data {subject.samples} -o {out} --budget {budget:g}s --seed {number}".split()
             command = [sys.executable, "-m", "inlay", "tune", *given, "--target", "ort-cpu", "--threads", "1", "-q"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode in _WITH_A_RESULT and (out / "result.json").exists():
-                texts.append((done.stdout, json.loads((out / "result.json").read_text(encoding="utf8"))))
-                files[f"run {number}"] = out / "model.onnx"
-            else:
-                texts.append((done.stderr.strip()[-300:], {}))
-        # beside the same load: what else the processor does changes ratios by percents, whoever measures them
-        samples = read_samples(str(subject.samples), input_specs(read_model(subject.model).model))
-        readings = paired.measure(files, samples, blocks, _PROCESSES)
+            if done.returncode not in _WITH_A_RESULT or not (out / "result.json").exists():
+                found.append(f"run {number}: no result: {done.stderr.strip()[-300:]}")
+                continue
+            result = json.loads((out / "result.json").read_text(encoding="utf8"))
+            files = {ORIGINAL: subject.model, **recipes, "best": out / "model.onnx"}
+            readings = paired.measure(files, samples, blocks, _PROCESSES, seed=number)
+            known = {name: readings.ratio(ORIGINAL, name) for name in files if name not in readings.failed}
+            found += [
+                f"run {number}: {what}" for what in (*contradictions(done.stdout, result), *refuted(result, known))
+            ]
+            shares.append(covered(result, {"best": known["best"]}))
+            said = {key: result["best"][key] for key in ("origin", "speedup", "speedup_low", "speedup_high")}
+            each.append({**said, **known["best"]})
+            lacking.append(missing(result))
+            told.append(result)
+            print(subject.name, number, shares[-1], each[-1], flush=True)
     finally:
         for process in burning:
             process.kill()
-    truth = {name: readings.ratio(ORIGINAL, name) for name in files if name not in readings.failed}
-    found, shares, lacking, each = [], [], [], list[Row]()
-    for number, (text, result) in enumerate(texts):
-        if not result:
-            found.append(f"run {number}: no result: {text}")
-            continue
-        known = {name: truth[name] for name in recipes if name in truth}
-        known["best"] = truth[f"run {number}"]
-        found += [f"run {number}: {what}" for what in (*contradictions(text, result), *refuted(result, known))]
-        shares.append(covered(result, {"best": known["best"]}))
-        said = {key: result["best"][key] for key in ("origin", "speedup", "speedup_low", "speedup_high")}
-        each.append({**said, **known["best"]})
-        lacking.append(missing(result))
-    told = [result for _, result in texts if result]
     return {
         "model": subject.name,
         "runs": runs,
@@ -305,7 +303,6 @@ def row(subject: Subject, work: Path, runs: int, budget: float, load: int, block
         "covered": [sum(each[i] for each in shares) for i in (0, 1)],
         "missing": [sum(each[i] for each in lacking) for i in (0, 1)],
         "each": each,
-        "truth": {name: truth[name]["value"] for name in recipes if name in truth},
         "not_written": failed,
     }
 
@@ -337,7 +334,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--runs", type=int, default=10, help="on each model")
     parser.add_argument("--budget", type=float, default=40.0)
     parser.add_argument("--load", type=int, default=2)
-    parser.add_argument("--blocks", type=int, default=10, help="of the long measurement, in each of its processes")
+    parser.add_argument("--blocks", type=int, default=6, help="of the long measurement, in each of its processes")
     parser.add_argument("--simulated", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     options = parser.parse_args(arguments)
