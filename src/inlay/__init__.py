@@ -122,6 +122,7 @@ def __getattr__(name: str) -> Any:
 
         if (found := joined(NAMES).get(name)) is not None:
             return found.load()
+        raise AttributeError(f"inlay.{name} joins through an entry point that is not installed: install Inlay again")
     raise AttributeError(f"module inlay has no attribute {name}")
 
 

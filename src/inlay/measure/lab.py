@@ -150,6 +150,6 @@ def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Callable[[str]
         return nullcontext(HERE)
     found = joined(EXECUTORS).get("ray")
     if found is None:
-        raise UsageError(f"--ray {ray}: the part of Inlay that measures with Ray is not installed")
+        raise UsageError(f"--ray {ray}: the part of Inlay that measures with Ray is not installed: install Inlay again")
     open_lab: OpenLab = found.load()
     return open_lab(ray, specs, tell)

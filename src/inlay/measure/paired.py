@@ -280,7 +280,8 @@ def _between(groups: Sequence[np.ndarray], before: Sequence[np.ndarray], level: 
 
     By simulation with three processes of eight blocks: where processes differ by 1 % and blocks by as much, signed
     ranks alone cover the truth in 65 % of cases, with this in 92 %; the interval is half as wide again where processes
-    do not differ, a fifth with six of them.
+    do not differ, a fifth with six of them. With three earlier ones, it is covered in 97 %, by intervals a third
+    narrower; where moments differ by 2 % and nothing else does, in 56 % in place of 22 %.
 
     Args:
         groups: log-ratios of the blocks of each process.

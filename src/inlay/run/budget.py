@@ -129,7 +129,7 @@ class Budget(TimeLimit):
         super().__init__(time, journal, worker)
         self._config = time.plan.config
         end = time.end()
-        self._half_time = end.earlier((1.0 - ANCHORS.share) * end.left)
+        self._half_time = end.earlier((1.0 - ANCHORS) * end.left)
 
     def hurried(self) -> bool:
         """Whether half of the time was spent when this was asked first; a resumed run gets the same answer."""
@@ -142,7 +142,7 @@ class Budget(TimeLimit):
     def spare(self) -> bool:
         """Whether a trial takes a small share of the time that is left; a resumed run gets the same answer."""
         return self._journal.once(
-            SPARE, lambda: self.time.trial_s + max(self._outside_s) <= IDLE_TRIAL.share * self.time.end().left
+            SPARE, lambda: self.time.trial_s + max(self._outside_s) <= IDLE_TRIAL * self.time.end().left
         )
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:

@@ -144,6 +144,6 @@ class Probes:
 
     def _fitting(self, probe: NoiseProbe, build_seconds: float) -> ProbeBudget:
         """What fits into the time that building leaves."""
-        whole = min(self.seconds, PROBING_LATE.share * self.search_end().left)
+        whole = min(self.seconds, PROBING_LATE * self.search_end().left)
         seconds = max(whole - build_seconds, (1.0 - _MAX_BUILD_SHARE) * whole)
         return probe_budget(probe, self.feeds, seconds, self.clock)

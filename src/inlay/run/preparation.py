@@ -1,4 +1,4 @@
-"""From the opened session to the calibrated model: the given model run, normalized, indexed, outliers evened out.
+"""From the opened session to the calibrated model: the given model run, normalized, indexed, and smoothed.
 
 What was calibrated, values observed and qparams chosen, is kept in the journal. Helpers, where a cluster has some, are
 asked for before the given model is built if it is large: they get ready meanwhile.
@@ -138,24 +138,24 @@ def without_outliers(session: Session, prepared: PreparedModel) -> PreparedModel
     inputs, config = session.inputs, session.inputs.config
     samples = inputs.parts.calibration
 
-    evened = Smoothed()
+    searched = Smoothed()
 
     def scales() -> Scales:
-        nonlocal evened
+        nonlocal searched
         kept = inputs.qdq_baseline is not None and config.keep_qparams
         barred = prepared.extraction is not None or kept or samples.kind == "random"
         some = samples.evenly(session.plan.samples(len(samples)))
         if barred:
             return {}
         deadline = session.plan.preparing(SMOOTHING)
-        session.stage("look for outliers that can be evened out", lambda: deadline)
-        evened = find_scales(prepared, some.feeds, deadline, samples.mask)
-        if not evened.in_time:
+        session.stage("look for outliers to move into weights", lambda: deadline)
+        searched = find_scales(prepared, some.feeds, deadline, samples.mask)
+        if not searched.in_time:
             session.journal.record_fact(OUTLIERS_LEFT, True)
-        return evened.scales
+        return searched.scales
 
     found = session.journal.once(EQUALIZATION, scales)
-    return evened.model or smoothed(prepared, found, samples.feeds[0])
+    return searched.model or smoothed(prepared, found, samples.feeds[0])
 
 
 def _candidates(

@@ -1,6 +1,6 @@
 """How the time of one command is shared, and what is done less thoroughly where a model is slow.
 
-Phases declare their shares here, and nowhere else. The schedule knows when the command began and when its result must
+The shares of all phases of a tune stand here. The schedule knows when the command began and when its result must
 be written; every phase asks it what it may use, by what steps were found to cost so far, and what one leaves goes to
 those behind it. The confirmation comes last: exactly the time that the current finalists need is reserved for it, by
 what steps cost lately. Without a limit everything is done as thoroughly as the settings say.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
@@ -23,46 +22,50 @@ from inlay.prepare.config import TuneConfig
 from inlay.prepare.protocol import Protocol
 from inlay.trial import counted
 
+# --- shares of the whole command -------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
-class Phase:
-    """How much time a phase may take: it declares its share, and the schedule says what that comes to.
+PRECISION, PRECISION_S = 0.03, 2.0
+"""The given model timed in float32 besides, where that is a choice; so many seconds where time is ample."""
+JUDGING = 0.03
+"""The outputs of one model on all samples of a part."""
+PROBING = 0.1
+"""The noise of every source alone."""
+RACING = 0.05
+"""A race begins no further look after it."""
+CONFIRMING = 0.3
+"""The confirmation, unless even the least one takes longer."""
+CONFIRMING_AGAIN = 0.25
+"""The same in a run that goes on: what earlier sessions found is of no use if it is not confirmed."""
+CROSSING = 0.05
+"""The winner judged on the samples that are not unseen; beyond, only what time is left."""
+WRITING, WRITING_S = 0.03, 2.0
+"""Writing the result of a small model and ending the process; so many seconds where time is ample."""
 
-    Attributes:
-        share: of what ``of`` names, that it may take at most.
-        of: ``command``, the whole time; ``preparing``, what one recipe and the least confirmation leave when the phase
-            begins; ``search``, what the search has left then.
-        worth: what is gained by it, or why that is enough.
-        least_s: seconds that it has in any case, or wants where time is ample.
-    """
+# --- shares of what one recipe and the least confirmation leave when a phase before the search begins -----------------
 
-    share: float
-    of: Literal["command", "preparing", "search"]
-    worth: str
-    least_s: float = 0.0
+SMOOTHING = 0.4
+"""Looking for outliers to move into weights. Transformers gain more by it than by ranges, others take none of it:
+static products of a BERT of 355 MB had 20.0 dB without it, and 26.3 dB with it."""
+CALIBRATING = 0.35
+"""Choosing qparams: without them there is nothing to search."""
 
+# --- shares of what the search has left -------------------------------------------------------------------------------
 
-PRECISION = Phase(0.03, "command", "the given model timed in float32 besides, where that is a choice", 2.0)
-SMOOTHING = Phase(
-    0.4,
-    "preparing",
-    "transformers gain more by it than by ranges, others take none of it: static products of a BERT of 355 MB had 20.0 "
-    "dB without it, and 26.3 dB with it",
-)
-CALIBRATING = Phase(0.35, "preparing", "without qparams there is nothing to search")
-JUDGING = Phase(0.03, "command", "the outputs of one model on all samples of a part")
-PROBING = Phase(0.1, "command", "the noise of every source alone")
-PROBING_LATE = Phase(0.25, "search", "what probing learns must be of use")
-SOLVING = Phase(0.1, "search", "one integer program")
-PROFILING = Phase(0.05, "search", "the inferences of one profile")
-FIRST_LOOK = Phase(0.08, "search", "the blocks of a race's first look")
-RACING = Phase(0.05, "command", "a race begins no further look after it")
-IDLE_TRIAL = Phase(0.05, "search", "a trial that is not expected to gain")
-ANCHORS = Phase(0.5, "search", "where they took as much, what is outside the accuracy bound is not explored")
-CONFIRMING = Phase(0.3, "command", "unless even the least confirmation takes longer")
-CONFIRMING_AGAIN = Phase(0.25, "command", "what earlier sessions found is of no use if it is not confirmed")
-CROSSING = Phase(0.05, "command", "the winner judged on the samples that are not unseen; else only what time is left")
-WRITING = Phase(0.03, "command", "writing the result of a small model, and ending the process", 2.0)
+PROBING_LATE = 0.25
+"""Probing noise: what it learns must be of use."""
+SOLVING = 0.1
+"""One integer program."""
+PROFILING = 0.05
+"""The inferences of one profile."""
+FIRST_LOOK = 0.08
+"""The blocks of a race's first look."""
+IDLE_TRIAL = 0.05
+"""A trial that is not expected to gain."""
+ANCHORS = 0.5
+"""The anchors: where they took as much, what is outside the accuracy bound is not explored."""
+
+# ----------------------------------------------------------------------------------------------------------------------
+
 MOST_CONTENDERS = 5
 """Candidates of the search that are measured again, the given model aside."""
 QUICK_CONTENDERS, QUICK_NS = 8, 20e6
@@ -185,7 +188,7 @@ class Schedule:
 
     def with_time_to_confirm(self) -> Schedule:
         """The same with time from now on to confirm what earlier sessions found, if need be beyond the budget."""
-        until = self.deadline.clock() + CONFIRMING_AGAIN.share * (self.config.budget_s or 0.0)
+        until = self.deadline.clock() + CONFIRMING_AGAIN * (self.config.budget_s or 0.0)
         return replace(self, deadline=replace(self.deadline, at=max(self.deadline.at, until)))
 
     @property
@@ -219,7 +222,7 @@ class Schedule:
         ahead_s = _SAFETY * ahead_s + self._reserve(least, costs, least.contenders)
         if self.deadline.fits(ahead_s):
             return
-        least_s = (spent_s + self.deadline.clock() - self.begun + ahead_s) / (1.0 - WRITING.share)
+        least_s = (spent_s + self.deadline.clock() - self.begun + ahead_s) / (1.0 - WRITING)
         needed_s = math.ceil(_SAFETY * least_s)
         raise TooShort(
             f"--budget {self.config.budget_s:.0f}s is too short: one inference takes {'more than ' * more}"
@@ -233,30 +236,30 @@ class Schedule:
         """How many of ``count`` samples of a part models are judged on."""
         if not self.is_limited:
             return count
-        most = int(min(JUDGING.share * self.seconds / max(self.costs().inference_s, 1e-9), count))
+        most = int(min(JUDGING * self.seconds / max(self.costs().inference_s, 1e-9), count))
         return min(count, max(LEAST_SAMPLES, most))
 
     @property
     def precision_s(self) -> float:
         """Seconds that timing the given model in a second precision may take."""
-        return max(PRECISION.share * self.seconds, min(PRECISION.least_s, _PRECISION_MOST * self.seconds))
+        return max(PRECISION * self.seconds, min(PRECISION_S, _PRECISION_MOST * self.seconds))
 
-    def preparing(self, phase: Phase) -> Deadline:
-        """When a phase before the search must be over.
+    def preparing(self, share: float) -> Deadline:
+        """When a phase before the search with this ``share`` of the time must be over.
 
         It leaves time for one recipe: better ranges are no use to what is never timed.
         """
         if not self.is_limited:
             return self.deadline
         one_recipe_s = _SAFETY * self.costs().trial_s(LEAST_SAMPLES, MIN_PAIRS)
-        return self.deadline.within(phase.share * self.least_search().earlier(one_recipe_s).left)
+        return self.deadline.within(share * self.least_search().earlier(one_recipe_s).left)
 
     def search(self, contenders: int = MOST_CONTENDERS) -> Deadline:
         """When the search must end, so that confirming the contenders is as thorough as its share of the time allows.
 
         It moves while the search goes on, with what steps cost and how many contenders there are.
         """
-        costs, wanted, share_s = self.costs(), self.efforts, CONFIRMING.share * self.seconds
+        costs, wanted, share_s = self.costs(), self.efforts, CONFIRMING * self.seconds
         effort = next((e for e in wanted if e.seconds(costs, contenders) <= share_s), wanted[-1])
         return self.deadline.earlier(self._reserve(effort, costs, contenders))
 
@@ -269,10 +272,10 @@ class Schedule:
 
         There are no fewer than an interval needs, where these take no longer than a race may.
         """
-        protocol, block_s, race_s = self.config.protocol, self.costs().block_s(3), RACING.share * self.seconds
+        protocol, block_s, race_s = self.config.protocol, self.costs().block_s(3), RACING * self.seconds
         if not self.is_limited:
             return protocol
-        blocks = FIRST_LOOK.share * self.search().left / max(block_s, 1e-9)
+        blocks = FIRST_LOOK * self.search().left / max(block_s, 1e-9)
         least = MIN_PAIRS if MIN_PAIRS * block_s <= race_s else _LEAST_BLOCKS
         first = int(np.clip(blocks, min(least, protocol.first_blocks), protocol.first_blocks))
         return replace(protocol, first_blocks=first, race_s=min(protocol.race_s, race_s))
@@ -319,7 +322,7 @@ class Schedule:
     def longer_s(self, more_s: float, effort: Effort, full: Effort) -> int:
         """Seconds of a budget of which the confirmation's share is ``more_s`` seconds more, in steps of 5 s."""
         more_s = _LATE_SAFETY * more_s + (0.0 if effort.first else 1.0) * (full.first + full.second)
-        return 5 * math.ceil((self.seconds + more_s / CONFIRMING.share) / 5)
+        return 5 * math.ceil((self.seconds + more_s / CONFIRMING) / 5)
 
     @property
     def before_writing(self) -> Deadline:
@@ -330,7 +333,7 @@ class Schedule:
     def _writing_s(self) -> float:
         if not self.is_limited:
             return 0.0
-        return min(WRITING.least_s + self.size / _WRITTEN_BYTES_S, max(WRITING.share * self.seconds, self._loading_s))
+        return min(WRITING_S + self.size / _WRITTEN_BYTES_S, max(WRITING * self.seconds, self._loading_s))
 
     @property
     def before_report(self) -> Deadline:
@@ -339,7 +342,7 @@ class Schedule:
 
     @property
     def _loading_s(self) -> float:
-        return min(WRITING.least_s, self.started_s, _WRITING_MOST * self.seconds)
+        return min(WRITING_S, self.started_s, _WRITING_MOST * self.seconds)
 
     def _reserve(self, effort: Effort, costs: Costs, contenders: int) -> float:
         return effort.seconds(costs, contenders) + self._writing_s if self.is_limited else 0.0

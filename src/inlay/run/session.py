@@ -245,7 +245,7 @@ class Session:
         known = 0 if unseen is None else len(unseen)
         missing = max(0, self.plan.samples(samples_needed() or 0) - known)
         crossed = 0 if others.kind == "random" else min(missing, len(others) + known)
-        if costs.crossing_s(crossed, crossed) > CROSSING.share * self.plan.seconds:
+        if costs.crossing_s(crossed, crossed) > CROSSING * self.plan.seconds:
             crossed = 0  # then only what time is left
         self._costs = replace(self._costs, unseen=known, crossed=crossed)
 

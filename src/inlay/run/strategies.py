@@ -132,7 +132,7 @@ class _Asked:
             label=prepared.label,
             hurried=budget.hurried,
             rewrites=prepared.selectable_rewrites,
-            patience=lambda: SOLVING.share * self.time.end().left,
+            patience=lambda: SOLVING * self.time.end().left,
             profiles=self.evaluator.times_kernels,
             usual_rewrites=lambda: journal.once(USUAL_REWRITES, self._usual_rewrites),
         )
@@ -161,7 +161,7 @@ class _Asked:
             self.model.candidates.table,
             selection.feeds,
             session.journal,
-            PROBING.share * (session.inputs.config.budget_s or DEFAULT_BUDGET_S),
+            PROBING * (session.inputs.config.budget_s or DEFAULT_BUDGET_S),
             spent=self.probing_s,
             search_end=self.time.end,
             costs=session.plan.costs,
@@ -210,7 +210,7 @@ class _Asked:
     def _profile(self, placement: Placement) -> list[KernelTime]:
         candidates, end = self.model.candidates, self.time.end()
         fits = end.fits(_PROFILED_BUILDS * self.session.costs.candidate_build_s)
-        seconds = PROFILING.share * end.left if fits else 0.0
+        seconds = PROFILING * end.left if fits else 0.0
         write = partial(candidates.write, placement)
         return self.evaluator.profile(candidates.key(placement), write, self.feed, self._baseline_ns, seconds)
 

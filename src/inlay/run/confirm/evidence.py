@@ -126,7 +126,7 @@ class Evidence:
     def _of_metric(self) -> str:
         found, most = self.metric, f"{self.bound.metric} at most {self.bound.max_drop:g} below float"
         if found is None:
-            return f"nothing is known about new samples, but {most} is required"
+            return f"too few samples were judged to say anything about new ones, but {most} is required"
         limit = found.why or f"new samples may lose up to {found.most_drop:.3g}"
         more = (
             "more samples like these would not show it"

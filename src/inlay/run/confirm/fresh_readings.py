@@ -76,7 +76,7 @@ class FreshReadings:
         return bool(self.preempted) and float(np.mean(self.preempted)) > BUSY
 
     def of(self, entries: Sequence[Entry], processes: int, blocks: int, later: int = 0) -> list[Entry]:
-        """The contenders with new readings in place of theirs, which become the earlier ones, less those that failed.
+        """The contenders that did not fail, with new readings; those that they had become the earlier ones.
 
         Args:
             entries: the contenders, the given model first.

@@ -32,9 +32,9 @@ from inlay.trial import Accuracy
 from inlay.types import AUTO, Placement
 
 PREPARING_S = 15.0
-"""Seconds by which outliers must be evened out where the answer must be quick. It takes 3 on a BERT of 45 MB, which are
-left out of no plan: 7 dB depend on them, and must not depend on what else the machine does."""
-_EVENING = 0.35
+"""Seconds by which outliers must be moved into weights where the answer must be quick. It takes 3 on a BERT of 45 MB,
+which are left out of no plan: 7 dB depend on them, and must not depend on what else the machine does."""
+_SMOOTHING = 0.35
 """Share of the time that is left in which they should be: beyond, they are judged in fewer forms of the products."""
 _SCORING, _LEAST_SCORED = 0.15, 4
 """Share of the time that is left for running a model on the samples that it is scored on, of which there are so many:
@@ -170,7 +170,7 @@ class OneShot:
         extraction = strip_qdq(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=asked.sizes)
         if asked.real and extraction is None:
-            soon = deadline.within(_EVENING * deadline.left) if quick else NEVER
+            soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
         return cls(
             asked=asked,
