@@ -22,9 +22,9 @@ from typing import Any
 import inlay
 from benchmarks import subjects
 from benchmarks.rows import write_json
-from inlay.farm.cluster import ray_library
-from inlay.farm.lab import builder_of, resource_of
 from inlay.model.load import file_sha256
+from inlay.ray.cluster import ray_library
+from inlay.ray.lab import builder_of, resource_of
 from inlay.run.progress import SearchStep, Silent
 from inlay.targets.base import TargetSpec
 

@@ -36,8 +36,6 @@ from scipy.stats import binomtest
 from inlay.calibrate.observe import observe
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, input_specs, random_samples
-from inlay.farm.cluster import LOCAL, cluster
-from inlay.farm.lab import measuring, resource_of
 from inlay.installed import __version__
 from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
@@ -45,6 +43,8 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import prepare
 from inlay.prepare.options import DEFAULT_BUDGET_S
+from inlay.ray.cluster import LOCAL, cluster
+from inlay.ray.lab import measuring, resource_of
 from inlay.run.inputs import TuneRequest
 from inlay.run.tune import tune
 from inlay.search.baselines import anchor_placements

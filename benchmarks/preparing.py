@@ -24,8 +24,8 @@ import onnx
 
 import inlay
 from benchmarks import transformers
-from inlay.farm.cluster import ray_library
-from inlay.farm.lab import resource_of
+from inlay.ray.cluster import ray_library
+from inlay.ray.lab import resource_of
 from inlay.run.progress import Silent
 from inlay.targets.base import TargetSpec
 

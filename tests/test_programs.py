@@ -93,7 +93,7 @@ RUN = (
     ("guide.md", "from inlay import Config"),
     ("guide.md", "data: samples.npz"),
     ("guide.md", "inlay-recipe: 1"),
-    ("farm.md", "budget: 4h"),
+    ("fleets.md", "budget: 4h"),
     ("targets.md", "case $INLAY_DO"),
     ("targets.md", "inlay-rules: 1"),
     ("targets.md", "from inlay.targets.command"),
@@ -190,7 +190,7 @@ def test_the_fleet_of_the_guide(here: Path) -> None:
     for name in ("resnet", "bert"):
         (here / name).mkdir()
         shutil.copy("model.onnx", here / name / "model.onnx")
-    (here / "fleet.yaml").write_text(block("farm.md", "budget: 4h"), encoding="utf8")
+    (here / "fleet.yaml").write_text(block("fleets.md", "budget: 4h"), encoding="utf8")
     plan = read_plan(here / "fleet.yaml")
     assert plan.budget_s == 4 * 3600
     assert len(plan.entries) == 2 * 2 * 2

@@ -122,9 +122,7 @@ def _several(part: str) -> Callable[..., Any]:
     """What is installed for several targets. Raises UsageError where there is nothing."""
     found = joined(SEVERAL_TARGETS).get(part)
     if found is None:
-        raise UsageError(
-            "--target: the part of Inlay that tunes for several targets is not installed: give one, or install Inlay again"
-        )
+        raise UsageError("--target: what tunes for several targets is not installed: give one, or install Inlay again")
     made: Callable[..., Any] = found.load()
     return made
 

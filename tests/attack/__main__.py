@@ -12,7 +12,7 @@ COMMANDS = {
     "kills": "signals at random moments of seeded runs",
     "replaced": "models, samples and earlier results written over at random moments of seeded runs",
     "functions": "the user's own functions that hang, end their process, or change what is not theirs",
-    "farm": "nodes, devices and commands of a cluster killed at random moments",
+    "cluster": "nodes, devices and commands of a cluster killed at random moments",
     "fleet": "the same while a fleet of several models is tuned",
     "faults": "runtimes that fail in every way, at every stage",
     "kernels": "random models on a target, against the same files node by node",

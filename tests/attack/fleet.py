@@ -1,9 +1,9 @@
 """Nodes, devices and the command killed again and again while a fleet is tuned: nothing is lost, and it ends the same.
 
-A fleet of several models is tuned for ``null`` on a cluster of two nodes, as in :mod:`tests.attack.farm`. While it goes
-on, a node, the device's actor or the command is killed at moments that a seed names; a node comes back, a command is
-given again. Every record of every run must be kept, and each run's result must equal that of a fleet without Ray that
-nobody disturbed, bit for bit.
+A fleet of several models is tuned for ``null`` on a cluster of two nodes, as in :mod:`tests.attack.cluster`. While it
+goes on, a node, the device's actor or the command is killed at moments that a seed names; a node comes back, a
+command is given again. Every record of every run must be kept, and each run's result must equal that of a fleet
+without Ray that nobody disturbed, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks import subjects
 from inlay.errors import UNPROVEN
 from inlay.portfolio import policy
 from inlay.testing import random_feed, small_model
-from tests.attack.farm import VICTIMS, Cluster, cluster_kind
+from tests.attack.cluster import VICTIMS, Cluster, cluster_kind
 from tests.attack.kills import Command, Ended, outputs, trials, wait_for_none
 from tests.attack.ray_nodes import RayCluster
 
@@ -139,7 +139,7 @@ def run(given: argparse.Namespace) -> int:
         return 2
     policy.FIRST_SLICE_S = _SLICE_S
     hits, broken = Counter[str](), list[str]()
-    with tempfile.TemporaryDirectory(prefix="farm-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="cluster-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         made = [subjects.make(each, subjects.default_models(), folder / each) for each in given.names]
         models = [(each.model, each.samples) for each in made] or small_models(folder)

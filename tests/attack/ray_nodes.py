@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inlay.farm.lab import resource_of
+from inlay.ray.lab import resource_of
 from inlay.targets.base import TargetSpec
 
 NODE = "INLAY_KILLED_NODE"

@@ -25,7 +25,7 @@ MAX_FILES = 30
 WINGS = (
     "autotuner",
     "explanation",
-    "farm",
+    "ray",
     "patterns",
     "portfolio",
     "report",

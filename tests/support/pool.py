@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from inlay.errors import InlayError
-from inlay.farm.helper import stand_in
-from inlay.farm.pool import mapped
 from inlay.model.pool import Stored, TaskLost, WorkerPool
+from inlay.ray.helper import stand_in
+from inlay.ray.pool import mapped
 
 
 class PoolHere:

@@ -196,7 +196,7 @@ RESTART = Option("Forget an earlier run in OUT.", type=bool)
 BEFORE = Option("Seconds of the command's time that were used up before the call.", type=None)
 RAY = Option(
     "Measure through Ray: local, auto, or a cluster's address; append #FINGERPRINT to choose a device.",
-    "None measures without Ray. See :mod:`inlay.farm`.",
+    "None measures without Ray. See :mod:`inlay.ray`.",
     metavar="ADDRESS",
     show_default=False,
 )

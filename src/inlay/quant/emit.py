@@ -1,7 +1,7 @@
 """Write a placement into a model: the only writer of what is measured and delivered.
 
 (Two kinds of probe write Q/DQ nodes of their own into models that are never delivered: :mod:`inlay.quant.fake_quant`,
-with switches, and :mod:`inlay.calibrate.range_probe`, with qparams as inputs.)
+with switches, and :mod:`inlay.calibrate.ranges`, with qparams as inputs.)
 
 For each value and type there is one QuantizeLinear (a DynamicQuantizeLinear for a dynamic type) and one
 DequantizeLinear; the selected consumers read the latter, all others the original value. Constants are stored quantized,

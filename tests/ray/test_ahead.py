@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from inlay.errors import RunFailed
-from inlay.farm.ahead import BuiltAhead
 from inlay.measure.lab import Built, Search
+from inlay.ray.ahead import BuiltAhead
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.types import Placement, Port, QType
 

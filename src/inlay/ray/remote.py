@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from inlay.errors import NoDevice, RunFailed, TargetError, TimedOut
-from inlay.farm import policy
-from inlay.farm.device import Answer, Device
-from inlay.farm.transfer import FileRange, digest_of, ranges_of_feed, ranges_of_model, readable
 from inlay.installed import __version__
 from inlay.measure.client import Limit, Worker, checked
 from inlay.measure.worker import PROTOCOL
+from inlay.ray import policy
+from inlay.ray.device import Answer, Device
+from inlay.ray.transfer import FileRange, digest_of, ranges_of_feed, ranges_of_model, readable
 from inlay.targets.base import Artifact, Fingerprint, TargetSpec
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class RemoteDevice:
 
     Args:
         ray: the connected module.
-        resource: the name under which a node announces the device (:func:`~inlay.farm.lab.resource_of`), exactly once.
+        resource: the name under which a node announces the device (:func:`~inlay.ray.lab.resource_of`), exactly once.
         root: where the actor makes its folder, if not in its system's usual place.
         tell: hears that the device is waited for, and that it answers.
         wait_s: seconds that it is waited for at first.
@@ -72,7 +72,7 @@ class RemoteDevice:
         self.generation = 0
 
     def call(self, method: str, *arguments: Any, limit_s: float) -> Any:
-        """What a method of the :class:`~inlay.farm.device.Device` returns.
+        """What a method of the :class:`~inlay.ray.device.Device` returns.
 
         Raises:
             DeviceLost: its actor ended.

@@ -1,6 +1,6 @@
 """The actor of a device: worker processes that answer messages from elsewhere, and a folder for what they read.
 
-It runs where the device is. It knows nothing of Ray, which makes it an actor (:mod:`inlay.farm.remote`).
+It runs where the device is. It knows nothing of Ray, which makes it an actor (:mod:`inlay.ray.remote`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from inlay.errors import TargetError
-from inlay.farm.transfer import digest_of, write_at
 from inlay.files import scratch_folder
 from inlay.installed import __version__
 from inlay.measure.client import Worker
 from inlay.measure.worker import PROTOCOL
+from inlay.ray.transfer import digest_of, write_at
 from inlay.targets.base import TargetSpec
 
 Answer = dict[str, Any]

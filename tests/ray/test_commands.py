@@ -11,8 +11,8 @@ import pytest
 import inlay
 from inlay.cli import commands
 from inlay.errors import NoDevice
-from inlay.farm.device import Answer, Device
-from inlay.farm.lab import resource_of
+from inlay.ray.device import Answer, Device
+from inlay.ray.lab import resource_of
 from inlay.run.instant import quantize as quantizing
 from inlay.run.machine_costs import read_costs, write_costs
 from inlay.search.cost_table import CostTable, Fit

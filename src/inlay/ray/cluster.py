@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import TargetError, UsageError
-from inlay.farm import policy
 from inlay.model.silence import silence
+from inlay.ray import policy
 
 LOCAL = "local"
 """In place of an address: a cluster of this machine alone, which ends with the command."""

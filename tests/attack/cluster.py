@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from inlay.errors import UNPROVEN
-from inlay.farm.lab import resource_of
+from inlay.ray.lab import resource_of
 from inlay.targets.base import TargetSpec
 from tests.attack import stand_in
 from tests.attack.kills import MARK, Command, Ground, outputs, trials, wait_for_none
@@ -108,7 +108,7 @@ class Cluster:
         return wait_for_none(self.folder, {node.pid for node in self.nodes.values()})
 
 
-class FarmGround(Ground):
+class ClusterGround(Ground):
     """A model with samples, an undisturbed run of it without Ray, and a cluster.
 
     Args:
@@ -186,10 +186,10 @@ def run(given: argparse.Namespace) -> int:
         return 2
     broken: Counter[str] = Counter()
     hits: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="farm-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="cluster-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with kind(folder / "cluster") as cluster:
-            ground = FarmGround(folder, cluster)
+            ground = ClusterGround(folder, cluster)
             for number in range(given.first, given.first + given.count):
                 victim = VICTIMS[number % len(VICTIMS)]
                 after_s = float(np.random.default_rng([given.seed, number]).uniform(0.0, ground.seconds))

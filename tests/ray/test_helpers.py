@@ -22,12 +22,12 @@ from inlay.calibrate import observe as calibrator
 from inlay.calibrate.observe import observe
 from inlay.data import Samples
 from inlay.errors import RunFailed
-from inlay.farm.helper import VERSIONS, Helper
-from inlay.farm.pool import helper_pool
 from inlay.model import policy
 from inlay.model.pool import WorkerPool, each, pooled
+from inlay.ray.helper import VERSIONS, Helper
+from inlay.ray.pool import helper_pool
 from inlay.testing import random_feed, small_model
-from tests.farm.test_local import found
+from tests.ray.test_local import found
 from tests.support.fixtures import SaveModel
 from tests.support.workspace import Workspace
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import inlay
-from inlay.farm.lab import resource_of
+from inlay.ray.lab import resource_of
 from inlay.targets.base import TargetSpec
 from inlay.testing import random_feed, small_model
 from tests.support.fixtures import SaveModel

@@ -21,8 +21,8 @@ from google.protobuf.message import DecodeError
 
 from inlay.data.workload import load_workload
 from inlay.errors import TargetError
-from inlay.farm import policy
 from inlay.model.store import tensors_of
+from inlay.ray import policy
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class FileRange:
         return self.name, self.offset, self.length
 
     def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The data in pieces of at most :data:`~inlay.farm.policy.CHUNK` bytes, each with its offset.
+        """The data in pieces of at most :data:`~inlay.ray.policy.CHUNK` bytes, each with its offset.
 
         They are arrays of bytes, which Ray copies once on their way; of ``bytes`` it makes a copy at each end, too.
 

@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from inlay.errors import InlayError
-from inlay.farm import policy
-from inlay.farm.helper import VERSIONS, Helper, Piece, Sent, stand_in
-from inlay.farm.remote import Tell, losses
-from inlay.farm.transfer import FileRange, ranges_of_model
 from inlay.model.guard import left_s
 from inlay.model.pool import Stored, TaskLost, WorkerPool, done
+from inlay.ray import policy
+from inlay.ray.helper import VERSIONS, Helper, Piece, Sent, stand_in
+from inlay.ray.remote import Tell, losses
+from inlay.ray.transfer import FileRange, ranges_of_model
 from inlay.targets.base import Artifact
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class HelperPool:
 
     Args:
         ray: the connected module.
-        actors: of :class:`~inlay.farm.helper.Helper`, perhaps still starting: they are waited for when help is needed.
+        actors: of :class:`~inlay.ray.helper.Helper`, perhaps still starting: they are waited for when help is needed.
         tell: hears how many help.
     """
 

@@ -1,4 +1,4 @@
-"""The constants of the farm, each with its unit and its reason."""
+"""The constants of measuring through Ray, each with its unit and its reason."""
 
 from __future__ import annotations
 

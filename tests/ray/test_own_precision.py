@@ -9,9 +9,9 @@ import pytest
 
 import inlay
 from inlay.errors import NoDevice
-from inlay.farm.lab import builder_of, resource_of
 from inlay.measure import own_precision
 from inlay.measure.lab import measuring
+from inlay.ray.lab import builder_of, resource_of
 from inlay.targets.base import TargetSpec
 from inlay.targets.null import NullTarget
 from inlay.testing import random_feed, small_model

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import TargetError, UsageError
-from inlay.farm import policy
-from inlay.farm.ahead import building_ahead
-from inlay.farm.cluster import LOCAL, cluster, ray_library
-from inlay.farm.pool import helper_pool
-from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.files import scratch
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Ahead, Lab, Search, StartWorker
 from inlay.model.pool import WorkerPool
+from inlay.ray import policy
+from inlay.ray.ahead import building_ahead
+from inlay.ray.cluster import LOCAL, cluster, ray_library
+from inlay.ray.pool import helper_pool
+from inlay.ray.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import in_float32
 
@@ -42,10 +42,10 @@ def builder_of(device: str) -> str:
 
 @contextlib.contextmanager
 def measuring(address: str, specs: Iterable[TargetSpec], tell: Tell) -> Iterator[Lab]:
-    """The lab of a run (:class:`~inlay.measure.lab.Executor`); its devices are let go at the end.
+    """The lab of a run (:class:`~inlay.measure.lab.OpenLab`); its devices are let go at the end.
 
     Args:
-        address: :data:`~inlay.farm.cluster.LOCAL` for this machine through Ray; ``auto`` or an address for a cluster,
+        address: :data:`~inlay.ray.cluster.LOCAL` for this machine through Ray; ``auto`` or an address for a cluster,
             with ``#`` and the digest of a fingerprint where one of several is meant.
         specs: the targets that will be asked for.
         tell: hears that a device is waited for.
@@ -61,14 +61,14 @@ def measuring(address: str, specs: Iterable[TargetSpec], tell: Tell) -> Iterator
     ray_library()  # before anything takes time
     own = {resource_of(spec): 1.0 for spec in specs} if address == LOCAL else {}
     with scratch() as folder, cluster(address, own) as library:
-        farm = _Farm(library, wanted, str(folder) if own else None, tell)
+        devices = _Devices(library, wanted, str(folder) if own else None, tell)
         try:
-            yield Lab(farm.start, equal=farm.equal, ahead=farm.ahead, open_pool=farm.open_pool)
+            yield Lab(devices.start, equal=devices.equal, ahead=devices.ahead, open_pool=devices.open_pool)
         finally:
-            farm.close()
+            devices.close()
 
 
-class _Farm:
+class _Devices:
     """The devices that a run holds.
 
     Args:

@@ -1,4 +1,4 @@
-"""A kill of each kind in every suite; ``python -m tests.attack farm`` makes as many as it is told."""
+"""A kill of each kind in every suite; ``python -m tests.attack cluster`` makes as many as it is told."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FALSE_ALARMS = """
 import sys
 from pathlib import Path
 from tests.attack import stand_in
-from tests.attack.farm import Cluster, FarmGround
+from tests.attack.cluster import Cluster, ClusterGround
 
 sys.modules["ray"] = stand_in
 folder = Path(sys.argv[1])
 with Cluster(folder / "cluster") as cluster:
-    ground = FarmGround(folder, cluster)
+    ground = ClusterGround(folder, cluster)
     ground.outputs["recipe.yaml"] = b"another"
     for node in cluster.nodes:
         cluster.nodes[node].kill()
@@ -36,11 +36,11 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("cluster", [[], ["--real"]], ids=["stand-in", "ray"])
-@pytest.mark.exhaustive  # tests/farm loses devices in every suite
+@pytest.mark.exhaustive  # tests/ray loses devices in every suite
 def test_a_lost_node_device_or_command_loses_nothing_and_the_run_ends_the_same(cluster: list[str]) -> None:
     if cluster:
         pytest.importorskip("ray")
-    done = python("-m", "tests.attack", "farm", "--count", "3", *cluster)
+    done = python("-m", "tests.attack", "cluster", "--count", "3", *cluster)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "3 attacks (1 command, 1 device, 1 node), 0 faults"
 

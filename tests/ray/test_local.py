@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import inlay
-from inlay.farm.remote import RemoteWorker
+from inlay.ray.remote import RemoteWorker
 from inlay.testing import random_feed, small_model
 from tests.support.fixtures import SaveModel
 
@@ -66,5 +66,5 @@ def test_a_run_through_ray_ends_as_one_without_though_its_device_is_killed(
 
 
 def test_without_the_option_ray_is_not_imported() -> None:
-    code = "import sys, inlay.cli.commands, inlay.api, inlay.farm.lab; sys.exit('ray' in sys.modules)"
+    code = "import sys, inlay.cli.commands, inlay.api, inlay.ray.lab; sys.exit('ray' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

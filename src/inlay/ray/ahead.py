@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from inlay.errors import InlayError, NoDevice
-from inlay.farm import policy
-from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.measure.lab import Ahead, Built, Search
+from inlay.ray import policy
+from inlay.ray.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.targets.base import Artifact
 from inlay.types import Placement
 
@@ -173,7 +173,7 @@ def building_ahead(
 
     Args:
         ray: the connected module.
-        name: of the resource by which nodes offer them (:func:`~inlay.farm.lab.builder_of`).
+        name: of the resource by which nodes offer them (:func:`~inlay.ray.lab.builder_of`).
         root: where actors make their folders, if not in their system's usual place.
         expected: digest of the fingerprint that the target must have there; None for whatever it has.
         search: of the run.

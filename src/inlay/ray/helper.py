@@ -18,13 +18,13 @@ import onnxruntime
 
 from inlay.data import Feed, save_feeds
 from inlay.errors import TargetError
-from inlay.farm.transfer import write_at
 from inlay.files import scratch_folder
 from inlay.installed import __version__
 from inlay.measure.client import Worker
 from inlay.model.guard import limited
 from inlay.model.pool import Stored, TaskLost
 from inlay.model.store import WeightStore
+from inlay.ray.transfer import write_at
 from inlay.targets.base import Artifact, TargetSpec
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Says which resource a node announces: ``python -m inlay.farm.announce [--builders N] TARGET [NAME=VALUE...]``.
+"""Says which resource a node announces: ``python -m inlay.ray.announce [--builders N] TARGET [NAME=VALUE...]``.
 
 Without the option that is a device, which measures; with it, ``N`` processors that build ahead of one like it.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from inlay.errors import InlayError, UsageError
-from inlay.farm.lab import builder_of, resource_of
+from inlay.ray.lab import builder_of, resource_of
 from inlay.targets.registry import describe
 
 

@@ -17,14 +17,14 @@ import pytest
 
 from inlay.data import save_feed
 from inlay.errors import NoDevice, RunFailed, TargetError, UsageError
-from inlay.farm import policy
-from inlay.farm.cluster import ray_library
-from inlay.farm.device import Device
-from inlay.farm.lab import chosen, resource_of
-from inlay.farm.remote import RemoteDevice, RemoteWorker
-from inlay.farm.transfer import digest_of, ranges_of_model
 from inlay.measure.client import Worker
 from inlay.measure.lab import measuring
+from inlay.ray import policy
+from inlay.ray.cluster import ray_library
+from inlay.ray.device import Device
+from inlay.ray.lab import chosen, resource_of
+from inlay.ray.remote import RemoteDevice, RemoteWorker
+from inlay.ray.transfer import digest_of, ranges_of_model
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.testing import random_feed, small_model
 from tests.support.ray_cluster import Cluster
