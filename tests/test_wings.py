@@ -77,7 +77,7 @@ def test_every_name_that_a_wing_offers_is_an_entry_point() -> None:
 def test_a_name_of_a_wing_that_is_not_installed_is_an_attribute_error(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Mapping[str, object] = {}
     monkeypatch.setattr(installed, "joined", lambda group: nothing)
-    with pytest.raises(AttributeError, match="inlay.explain joins through an entry point that is not installed"):
+    with pytest.raises(AttributeError, match=r"inlay.explain joins through an entry point that is not installed"):
         _ = inlay.explain
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = inlay.no_such_name
