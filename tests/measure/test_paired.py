@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -154,6 +155,27 @@ def test_earlier_processes_tell_how_processes_and_moments_differ() -> None:
     assert both_width < alone_width
     assert _with_earlier(0.0, 0.02, told=False)[0] < 0.5, "negative control: one moment tells nothing of others"
     assert _with_earlier(0.0, 0.02, told=True)[0] > 0.5
+
+
+def test_beside_other_processes_moments_differ_by_more_than_a_moment_tells() -> None:
+    """Where moments differ by what was seen beside load, the interval of one covers that of all; quiet ones stay."""
+    rng, numbers, even, runs = np.random.default_rng(3), np.repeat(np.arange(3), 8), Series(np.ones(24)), 300
+    found = {True: 0, False: 0}
+    for _ in range(runs):
+        series = Series(np.exp(rng.normal(0.0, 0.027) + rng.normal(0.0, 0.06, 24)), processes=numbers)
+        for busy in found:
+            gain = speedup(replace(series, busy=busy), even)
+            found[busy] += gain.low <= 1.0 <= gain.high
+    assert found[False] / runs < 0.9, "negative control: as if one moment were all"
+    assert found[True] / runs >= 0.95
+
+
+@pytest.mark.parametrize(("hit", "busy"), [(0.0, False), (0.5, True)])
+def test_models_know_whether_others_computed_beside_many_blocks(hit: float, busy: bool) -> None:
+    ns = np.ones((8, 2))
+    timing = Timing(ns, np.zeros(8), np.zeros((8, 2)), np.full((8, 2), hit), processes=np.zeros(8, int))
+    assert [model.busy for model in timing.models] == [busy, busy]
+    assert timing.models[0].behind(Series(np.ones(8))).busy is busy
 
 
 def test_earlier_readings_change_no_figure_and_count_only_where_both_have_them() -> None:

@@ -32,6 +32,10 @@ _MAD = 1.4826  # standard deviations in a median absolute deviation, of normal v
 _HL_VARIANCE = np.pi / 3.0  # of a Hodges-Lehmann estimate, in that of a mean, for normal values
 _STANDARD_ERRORS = 3.0  # by which a gain must be exceeded: one false accept in about 700 (normal distribution)
 _MIN_FREEDOM = 4  # degrees of freedom below which an estimated deviation may be small by chance
+_MOMENTS = 0.45
+"""Standard deviations of a block in one of a moment, where other processes compute: what they do to caches, memory and
+clock for tens of seconds is in all blocks of a moment alike. Of 26 whole runs beside load, each with a long measurement
+directly behind it (``benchmarks/one_story.py``): deviations of 2.6 % that their blocks, of 5.9 %, do not explain."""
 _MIN_EXCESS = 1e-12  # least excess of a log-ratio: rounding errors are no gain
 _MAX_EXACT_PAIRS = 50  # up to which the exact null distribution is used; the normal approximation is good beyond
 
@@ -48,6 +52,7 @@ class Series:
         processes: numbers of the processes that the blocks were read in, shape (blocks,); None for one.
         earlier: readings in earlier processes, in blocks that the models of these ones shared there too. They tell how
             processes differ, and nothing of the figure: by them a model may have been chosen.
+        busy: other processes computed beside many of the blocks; at another moment they will do something else.
     """
 
     ns: np.ndarray
@@ -56,6 +61,7 @@ class Series:
     exact: bool = False
     processes: np.ndarray | None = None
     earlier: Series | None = None
+    busy: bool = False
 
     def __len__(self) -> int:
         return len(self.ns)
@@ -72,7 +78,8 @@ class Series:
         if first.by_feed is not None and self.by_feed is not None:
             by_feed = np.concatenate([first.by_feed, self.by_feed])
         processes = _numbered([(s.processes, len(s)) for s in (first, self)])
-        return Series(np.concatenate([first.ns, self.ns]), taken, by_feed, self.exact, processes, first.earlier)
+        ns, busy = np.concatenate([first.ns, self.ns]), first.busy or self.busy
+        return Series(ns, taken, by_feed, self.exact, processes, first.earlier, busy)
 
     def after(self, earlier: Series) -> Series:
         """The same, knowing ``earlier`` readings of the model; an empty one tells nothing."""
@@ -80,9 +87,8 @@ class Series:
 
     def on_each_feed(self) -> list[Series]:
         """The readings on each feed of a workload; empty where there is one. What others took of each is not known."""
-        return (
-            [] if self.by_feed is None else [Series(ns, 0.0, None, self.exact, self.processes) for ns in self.by_feed.T]
-        )
+        each = [] if self.by_feed is None else [*self.by_feed.T]
+        return [Series(ns, 0.0, None, self.exact, self.processes, busy=self.busy) for ns in each]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +125,9 @@ class Timing:
         """The readings of each model."""
         feeds = [None] * self.ns.shape[1] if self.by_feed is None else [*np.moveaxis(self.by_feed, 1, 0)]
         exact = np.broadcast_to(self.exact, len(feeds)).tolist()
-        return tuple(map(Series, self.ns.T, self.taken.T, feeds, exact, [self.processes] * len(feeds)))
+        busy = len(self.ns) > 0 and float(np.mean(self.preempted)) > policy.BUSY
+        read = zip(self.ns.T, self.taken.T, feeds, exact, strict=True)
+        return tuple(Series(*each, processes=self.processes, busy=busy) for each in read)
 
     @property
     def is_exact(self) -> bool:
@@ -233,7 +241,8 @@ def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
     that of all largest ones, which is what is returned: it covers the truth at least as often, however preemption is
     spread over models and blocks. The estimate is that of the readings without what was taken.
 
-    Where processes differ by more than their blocks explain, the interval reaches as much farther (:func:`_between`).
+    Where processes differ by more than their blocks explain, the interval reaches as much farther (:func:`_between`),
+    and where other processes computed meanwhile, by what moments differ then (:func:`_moment`).
     It is (0, inf) where there are too few readings for the level. Readings without noise have the ratio of one pair,
     and a model has that of 1 to itself.
 
@@ -250,7 +259,8 @@ def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
     less, more = np.log1p(-np.asarray(base.taken)), -np.log1p(-np.asarray(other.taken))
     low, high = (hodges_lehmann(ratios + d, level) for d in (less, more))
     value = hodges_lehmann(ratios + less + more, level).value
-    apart = _between(_by_process(base, other), _before(base, other), level)
+    groups = _by_process(base, other)
+    apart = float(np.hypot(_between(groups, _before(base, other), level), _moment(groups, level) * base.busy))
     down, up = (float(np.hypot(reach, apart)) for reach in (value - low.low, high.high - value))
     return Interval(*(float(np.exp(x)) for x in (value, value - down, value + up)))
 
@@ -291,12 +301,31 @@ def _between(groups: Sequence[np.ndarray], before: Sequence[np.ndarray], level: 
     known = [*groups, *before]
     if not groups or len(known) < 2:
         return 0.0
-    centers = np.array([hodges_lehmann(own).value for own in known])
-    within = np.concatenate([np.abs(own - center) for own, center in zip(known, centers, strict=True)])
-    spread = (_MAD * float(np.median(within))) ** 2 * within.size / (within.size - len(known))
+    centers, spread = _within(known)
     explained = _HL_VARIANCE * spread * float(np.mean([1.0 / len(own) for own in known]))
     variance = max(0.0, float(centers.var(ddof=1)) - explained)
     return _student(max(len(known), 3), level) * float(np.sqrt(variance / len(groups)))
+
+
+def _moment(groups: Sequence[np.ndarray], level: float) -> float:
+    """How far the mean of one moment on a busy machine may be from that of all moments, to each side.
+
+    No run is long enough to tell from its own readings, so it is taken in proportion to how its blocks scatter.
+
+    Args:
+        groups: log-ratios of the blocks of each process, read within seconds.
+        level: confidence level.
+    """
+    if not groups:
+        return 0.0
+    return NormalDist().inv_cdf((1.0 + level) / 2.0) * _MOMENTS * float(np.sqrt(_within(groups)[1]))
+
+
+def _within(groups: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
+    """The estimate of each process, shape (processes,), and the variance of a block around it, by the MAD."""
+    centers = np.array([hodges_lehmann(own).value for own in groups])
+    within = np.concatenate([np.abs(own - center) for own, center in zip(groups, centers, strict=True)])
+    return centers, (_MAD * float(np.median(within))) ** 2 * within.size / (within.size - len(groups))
 
 
 @dataclass(frozen=True)
