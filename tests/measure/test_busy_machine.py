@@ -58,16 +58,19 @@ def test_intervals_cover_the_truth_while_others_run() -> None:
     assert any(i.low > 1.05 * t for (t, _, _), found in blind.items() for i in found)
 
 
-def test_what_a_single_thread_lost_is_known_and_widens_nothing() -> None:
+def test_what_a_single_thread_lost_is_known_and_moments_alone_widen() -> None:
     """A gain is shown, and is no less often true, on a machine that is never quiet.
 
+    There the interval reaches as far as moments differ besides, in proportion to the blocks, which hardly scatter here.
     Both models take one inference to a slot in the last case: the faster one of two is faster than one alone.
     """
     cases = [*CASES[:2], (3.5, 120e6, 0.9)]
     told = {case: [claim(*case, seed, alone=True)[0] for seed in range(RUNS // len(CASES))] for case in cases}
     covered = [i.low <= case[0] <= i.high for case, found in told.items() for i in found]
     assert np.mean(covered) >= 0.9
-    assert all(np.mean([i.high / i.low for i in found]) < 1.03 for found in told.values())
+    widths = [np.mean([i.high / i.low for i in found]) for found in told.values()]
+    assert widths[0] < 1.02, "not busy for most of the time"
+    assert max(widths) < 1.05
     bounded = [claim(*CASES[2], seed)[0] for seed in range(RUNS // len(CASES))]
     assert np.mean([i.high / i.low for i in bounded]) > 1.5, "negative control: of several threads it is not known"
 
