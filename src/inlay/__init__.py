@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from inlay.patterns.api import RegionsOptions, regions
     from inlay.portfolio.fleet import fleet
     from inlay.portfolio.result import AcrossResult, FleetResult
+    from inlay.recording.api import record
     from inlay.report.api import export, write_report
     from inlay.run.options import BenchOptions, QuantizeOptions, TuneOptions
     from inlay.run.result import TuneResult
@@ -94,6 +95,7 @@ __all__ = [
     "list_targets",
     "placement_of",
     "quantize",
+    "record",
     "region_pattern_autotuning_workflow",
     "regions",
     "select",

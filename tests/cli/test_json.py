@@ -36,7 +36,12 @@ COMMANDS: dict[str, tuple[Sequence[str], set[str]]] = {
     "cache merge": (("O/pattern_cache.yaml", "-o", "merged.yaml"), {"path", "patterns"}),
     "targets": ((), {"targets"}),
 }
-ELSEWHERE = {"calibrate-machine": "takes a minute", "lower": "its own test", "fleet": "its own tests"}
+ELSEWHERE = {
+    "calibrate-machine": "takes a minute",
+    "lower": "its own test",
+    "fleet": "its own tests",
+    "record": "its own tests",
+}
 
 
 GROUP: Any = typer.main.get_command(app)

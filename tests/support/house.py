@@ -28,6 +28,7 @@ WINGS = (
     "ray",
     "patterns",
     "portfolio",
+    "recording",
     "report",
     "testing",
     "tosa",

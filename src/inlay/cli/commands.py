@@ -37,6 +37,7 @@ _SHOWN = (
     "calibrate-machine",
     "select",
     "inspect",
+    "record",
     "report",
     "export",
     "regions",
