@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 
-from inlay.data import bound, common_sizes
+from inlay.data import FixedValues, bound, common_sizes
 from inlay.errors import UsageError
 from inlay.files import as_file_name, refuse_overwriting
 from inlay.installed import AFTER_TUNE, SEVERAL_TARGETS, joined
@@ -155,6 +155,7 @@ def inspect(
     target: Annotated[str | TargetSpec, declared.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, declared.TARGET_OPTIONS] = (),
     bind: Annotated[Sizes, declared.BIND] = (),
+    fix: Annotated[FixedValues, declared.FIX] = (),
     progress: Annotated[Progress | None, declared.PROGRESS] = None,
 ) -> Inspection:
     """Say what a model takes and gives, what it consists of, and what of it the target can run in low precision.
@@ -166,7 +167,7 @@ def inspect(
     phases = Phases(progress or Logged())
     with hearing(phases.doing):
         phases.doing("read the model")
-        given = Given.read(model, None, bind)
+        given = Given.read(model, None, bind, fix=fix)
         phases.doing("run the model once, and normalize it")
         return inspected(given.at_plausible_sizes(), capabilities)
 
@@ -210,7 +211,7 @@ def quantize(
     begun = time.monotonic() - wish.before_s
     phases = Phases(wish.progress or Logged())
     phases.doing("read the model and the samples")  # no stage: what is refused is told in one line
-    given = Given.read(model, wish.data, wish.bind, wish.images)
+    given = Given.read(model, wish.data, wish.bind, wish.images, wish.fix)
     samples = given.samples_or_random(np.random.default_rng(wish.seed), RANDOM_SAMPLES)
     samples = given.masked(samples, wish.mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(wish.data, wish.recipe)])

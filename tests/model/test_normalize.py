@@ -50,7 +50,7 @@ def test_a_wrong_pass_is_rolled_back(normalized: NormalizeModel, monkeypatch: py
     monkeypatch.setattr(
         module,
         "passes",
-        lambda evaluate, rewrites, run, sizes: [("spoil", spoil), ("explode", explode), *whole(evaluate)],
+        lambda evaluate, *_: [("spoil", spoil), ("explode", explode), *whole(evaluate)],
     )
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4, relu=True)

@@ -210,6 +210,8 @@ def quantized(done: Quantized) -> Iterator[str]:
         yield f"  {done.random[0].upper()}{done.random[1:]}."
     if done.frozen:
         yield f"  It accepts no sizes other than {done.frozen}: its shapes are fixed."
+    for note in done.inputs:
+        yield f"  {note[0].upper()}{note[1:]}."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
         yield f"  {count} x float: {reason}"
     for reason, count in Counter(left.reason for left in done.leftovers).most_common(6):
@@ -240,6 +242,7 @@ def quantized_json(done: Quantized) -> dict[str, Any]:
         "own_precision": done.own_precision,
         "frozen": done.frozen,
         "random": done.random,
+        "inputs": list(done.inputs),
         "float": dict(done.refusals),
         "leftovers": [asdict(left) for left in done.leftovers],
         "decisions": [asdict(d) for d in done.decisions],

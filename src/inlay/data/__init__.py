@@ -5,6 +5,8 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 """
 
 from inlay.data.archives import as_text, load_feed, read_arrays, save_feed, save_feeds
+from inlay.data.fixed import FIXED, fixed_values
+from inlay.data.fixing import FixedValues, parse_fixed
 from inlay.data.images import Images
 from inlay.data.likely import likely_sizes, random_samples, sizes_to_try, template
 from inlay.data.padding import Padding
@@ -41,10 +43,12 @@ from inlay.data.workload import (
 
 __all__ = [
     "AUTO_MASK",
+    "FIXED",
     "NO_MASK",
     "NO_STRESS",
     "TUNED",
     "Feed",
+    "FixedValues",
     "Images",
     "InputSpec",
     "Joins",
@@ -62,12 +66,14 @@ __all__ = [
     "common_sizes",
     "evenly_spaced",
     "files_of",
+    "fixed_values",
     "input_specs",
     "likely_sizes",
     "load_feed",
     "load_function",
     "load_workload",
     "parse_batch",
+    "parse_fixed",
     "parse_shapes",
     "random_of_shapes",
     "random_samples",

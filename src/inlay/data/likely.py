@@ -133,6 +133,8 @@ def _drawn(
     spec: InputSpec, specs: Sequence[InputSpec], shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator
 ) -> np.ndarray:
     shape = shapes[spec.name]
+    if spec.fixed is not None:
+        return spec.fixed
     if spec.dtype.kind not in "fiub":
         raise UsageError(f"input {spec} takes text: random values make no sense, give --data")
     constant = asked_by_name(spec, specs, shapes)

@@ -59,7 +59,8 @@ def read_samples(
         spec.refuse_unfed()
     folder = Path(source) if isinstance(source, (str, Path)) else None
     if folder is not None and folder.is_dir() and not _array_files(folder) and (files := image_files(folder)):
-        rows = _rows(read_images(files, specs, images or Images(), f"--data {folder}"), specs, f"--data {folder}")
+        free = [s for s in specs if s.fixed is None]
+        rows = _rows(read_images(files, free, images or Images(), f"--data {folder}"), specs, f"--data {folder}")
         return checked(rows, "images", str(folder), specs)
     if images is not None:
         raise UsageError(
@@ -212,10 +213,11 @@ def _array(given: object, name: str, where: str) -> np.ndarray:
 def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
     arrays = read_arrays(path)
     if "" in arrays and path.suffix == ".npy":
-        if len(specs) != 1:
+        free = [s for s in specs if s.fixed is None]
+        if len(free) != 1:
             names = ", ".join(s.name for s in specs)
             raise DataError(f"{path} holds one array, but the model has the inputs {names}: give a .npz")
-        return {specs[0].name: arrays[""]}
+        return {free[0].name: arrays[""]}
     return arrays
 
 
@@ -225,7 +227,7 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
         return numbered
     _same_names(arrays, specs, where)
     columns, shared = dict[str, Sequence[np.ndarray]](), Feed()
-    for spec in specs:
+    for spec in (s for s in specs if s.name in arrays):
         array = arrays[spec.name]
         if array.ndim and len(array) > _MOST_SAMPLES:
             raise DataError(f"{where}: {len(array)} rows for input {spec.name}; give at most {_MOST_SAMPLES}")
@@ -287,7 +289,8 @@ def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
     feeds: list[Feed] = []
     for file in files:
         arrays = _arrays(file, specs)
-        single = all(s.dims is None or (s.name in arrays and arrays[s.name].ndim == len(s.dims)) for s in specs)
+        needed = [s for s in specs if s.fixed is None or s.name in arrays]
+        single = all(s.dims is None or (s.name in arrays and arrays[s.name].ndim == len(s.dims)) for s in needed)
         whole = single and all(_fits(arrays[s.name].shape, s) for s in specs if s.name in arrays)
         if whole:
             _same_names(arrays, specs, str(file))
@@ -310,7 +313,7 @@ def _test_data_set(folder: Path, specs: Sequence[InputSpec]) -> Feed:
 
 def _same_names(arrays: Mapping[str, np.ndarray], specs: Sequence[InputSpec], where: str) -> None:
     expected = {s.name for s in specs}
-    missing = [str(s) for s in specs if s.name not in arrays]
+    missing = [str(s) for s in specs if s.name not in arrays and s.fixed is None]
     unknown = [name for name in arrays if name not in expected]
     if missing:
         extra = f"; it has {', '.join(unknown)} instead" if unknown else ""
@@ -341,7 +344,7 @@ def checked(feeds: list[Feed], kind: str, source: str, specs: Sequence[InputSpec
     for number, feed in enumerate(feeds):
         where = f"{option} {source}, sample {number}"
         _same_names(feed, specs, where)
-        fixed.append({spec.name: _fitting(np.asarray(feed[spec.name]), spec, where) for spec in specs})
+        fixed.append({s.name: s.only(_fitting(np.asarray(feed.get(s.name, s.fixed)), s, where), where) for s in specs})
     return Samples(tuple(fixed), kind, source)
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inlay.errors import ModelError, UsageError
+from inlay.data.fixed import fixed_array, fixed_values, shown
+from inlay.errors import DataError, ModelError, UsageError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -37,6 +38,7 @@ class InputSpec:
         dims: its dimensions: a size, or the symbol of a dynamic one; None if not even the rank is known.
         vocabulary: rows of the table that its integers choose from; 0 where they are no ids.
         tuned: the sizes that its dynamic dimensions had when a run wrote the model, by symbol.
+        fixed: the only value that it takes; None where it takes any.
     """
 
     name: str
@@ -44,6 +46,7 @@ class InputSpec:
     dims: tuple[int | str, ...] | None
     vocabulary: int = field(default=0, compare=False)
     tuned: Mapping[str, int] = field(default_factory=dict, compare=False)
+    fixed: np.ndarray | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         dims = "any shape" if self.dims is None else "[" + ", ".join(map(str, self.dims)) + "]"
@@ -61,6 +64,14 @@ class InputSpec:
                 f"input {self}: no array of {self.kind} can be fed; export the model with a float32 input, and let it "
                 f"cast that to {self.kind} itself"
             )
+
+    def only(self, array: np.ndarray, where: str) -> np.ndarray:
+        """``array``, which a fixed input must be equal to. Raises DataError where it is not."""
+        if self.fixed is not None and not np.array_equal(array, self.fixed):
+            raise DataError(
+                f"{where}: input {self.name} is {shown(array)}, but the model is for {shown(self.fixed)} only"
+            )
+        return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +157,7 @@ def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
     """
     import onnx_ir as ir  # a worker, which reads no model, starts in half the time without it
 
-    specs = []
+    specs, fixed = [], fixed_values(model)
     for value in model.graph.inputs:
         if value.name in model.graph.initializers:
             continue
@@ -163,7 +174,8 @@ def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
             raise ModelError(
                 f"input {value.name} has no element type that arrays have ({value.type.dtype.name})"
             ) from None
-        specs.append(InputSpec(str(value.name), dtype, dims, _vocabulary(value), tuned_sizes(model)))
+        only = fixed_array(fixed[str(value.name)], dtype, dims) if value.name in fixed else None
+        specs.append(InputSpec(str(value.name), dtype, dims, _vocabulary(value), tuned_sizes(model), only))
     return tuple(specs)
 
 

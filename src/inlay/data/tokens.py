@@ -56,7 +56,7 @@ def _feed(line: str, specs: Sequence[InputSpec], where: str) -> Feed:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: it is not JSON: {error}") from error
     if not isinstance(said, dict):
-        main = [s for s in specs if following(s) is None]
+        main = [s for s in specs if following(s) is None and s.fixed is None]
         if len(main) != 1:
             names = ", ".join(s.name for s in main or specs)
             raise DataError(f"{where}: give an object with the inputs {names}, not one list")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from inlay.data import FixedValues
 from inlay.deadline import NEVER, Deadline
 from inlay.explanation import changes as _changes
 from inlay.explanation import explain as _explain
@@ -34,6 +35,7 @@ class ExplainOptions(OneTarget):
     budget: Annotated[str | float | None, declared.EXPLAIN_BUDGET] = f"{declared.EXPLAIN_BUDGET_S:.0f}s"
     threads: Annotated[int, declared.THREADS] = 1
     bind: Annotated[Sizes, declared.BIND] = ()
+    fix: Annotated[FixedValues, declared.FIX] = ()
     repair: Annotated[str | Path | None, declared.REPAIR] = None
     seed: Annotated[int, declared.SEED] = 0
     progress: Annotated[Progress | None, declared.PROGRESS] = None
@@ -63,7 +65,7 @@ def _explained(
 ) -> Explanation:
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     spec = target_of(wish.target, wish.target_options, wish.threads)
-    given = Given.read(model, wish.data, wish.bind, wish.images)
+    given = Given.read(model, wish.data, wish.bind, wish.images, wish.fix)
     samples = given.samples_or_random(np.random.default_rng(wish.seed), RANDOM_SAMPLES)
     out = None if wish.repair is None else Path(wish.repair)
     if out is not None:

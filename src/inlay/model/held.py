@@ -53,7 +53,9 @@ def held(file: ModelFile, folder: Path) -> ModelFile:
     if not file.external:
         return replace(file, copy=copy)
     try:
-        return replace(load(copy), path=file.path, external=file.external, copy=copy)  # which maps the copied data
+        mapped = load(copy)  # which maps the copied data
+        mapped.model.metadata_props.update(file.model.metadata_props)  # what the user said of it
+        return replace(mapped, path=file.path, external=file.external, copy=copy)
     except ModelError as error:  # data may have been cut short before its digest was taken
         raise changed from error
 

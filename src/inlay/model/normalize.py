@@ -17,6 +17,7 @@ from inlay.errors import Crashed, Late, TargetError, TimedOut
 from inlay.model.collector import collector_paused
 from inlay.model.metadata import cloned
 from inlay.model.passes.affine import fold_affine
+from inlay.model.passes.branches import decide_branches, fix_inputs
 from inlay.model.passes.constants import (
     Evaluate,
     drop_dead,
@@ -97,6 +98,7 @@ def passes(
     rewrites: Sequence[FloatRewrite] = (),
     run: Run | None = None,
     sizes: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
 ) -> Sequence[tuple[str, Pass]]:
     """Every pass by name, in the order in which they run.
 
@@ -105,6 +107,7 @@ def passes(
         rewrites: the float rewrites of the target, in order.
         run: for those that observe.
         sizes: of dynamic dimensions that are to be fixed, by symbol.
+        values: of inputs that are fixed, by name.
     """
     observe = None if run is None else partial(_observed, run)
     of_target: list[tuple[str, Pass]] = [
@@ -116,12 +119,14 @@ def passes(
         ("name nodes and values", fix_names),
         ("take initializers off the inputs", drop_initializer_inputs),
         ("turn Constant nodes into initializers", lift_constants),
+        *([("fix the values of inputs", partial(fix_inputs, values=values))] if values else []),
+        ("decide branches that are known", partial(decide_branches, evaluate=evaluate)),
         ("replace removed operators", replace_removed),
         (RAISE_OPSET, raise_opset),
         ("turn Constant nodes of the converter into initializers", lift_constants),
+        *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
         ("remove what does nothing", remove_identities),
         ("remove what is not used", drop_dead),
-        *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
         ("fix the shapes that the model fixes", fix_shapes),
         compute,
         ("turn sequences into Split and Concat", fold_sequences),
@@ -143,6 +148,7 @@ def normalize(
     expected: Outputs | None = None,
     rewrites: Sequence[FloatRewrite] = (),
     sizes: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
 ) -> Normalized:
     """Apply every pass that keeps the outputs.
 
@@ -153,11 +159,12 @@ def normalize(
         expected: outputs of ``model`` on that feed, when known.
         rewrites: the float rewrites of the target, in order.
         sizes: of dynamic dimensions that are to be fixed, by symbol.
+        values: of inputs that are fixed, by name.
 
     Raises:
         TargetError: the original model itself does not run, or ends the process of a compiled function.
     """
-    steps = passes(evaluate, rewrites, run, sizes)
+    steps = passes(evaluate, rewrites, run, sizes, values)
     result, reports = _apply(model, steps)
     if run is None or not any(r.edits for r in reports):
         return Normalized(result, reports)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from inlay.data import FixedValues
 from inlay.files import scratch
 from inlay.model.collector import collector_paused
 from inlay.model.load import ModelSource
@@ -29,6 +30,7 @@ class RegionsOptions(OneTarget):
     """What a call of :func:`inlay.regions` asks for."""
 
     bind: Annotated[Sizes, declared.BIND] = ()
+    fix: Annotated[FixedValues, declared.FIX] = ()
     nodes: Annotated[Sequence[str], declared.NODES] = ()
     maximum_sequence_region_size: Annotated[int, declared.LARGEST_LEAF] = 10
     minimum_topdown_search_size: Annotated[int, declared.SMALLEST_SEQUENCE] = 10
@@ -49,7 +51,7 @@ def regions(
     wish = RegionsOptions.of(options, changes)
     capabilities = Capabilities.of(create(target_of(wish.target, wish.target_options)))
     with collector_paused(lives_on=True), scratch() as folder:  # without a collection
-        given = Given.read(model, wish.data, wish.bind, wish.images)
+        given = Given.read(model, wish.data, wish.bind, wish.images, wish.fix)
         feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
         prepared = prepare(given.file, capabilities, feed, folder, wish.nodes)
         graph, rules, allowed, units = prepared.graph, prepared.rules, prepared.allowed, prepared.units

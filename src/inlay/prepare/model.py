@@ -166,10 +166,12 @@ def prepare(
             raise ModelError(f"{file.path}: its output {value.name} is a {what}, and only tensors can be compared")
     extraction = extraction or strip_qdq(file, [feed], folder)
     model = file.model if extraction is None else extraction.model
-    runs, dynamic = _Runs(model, feed, folder), common_sizes(input_specs(file.model), [dict(feed)])
+    specs = input_specs(file.model)
+    runs, dynamic = _Runs(model, feed, folder), common_sizes(specs, [dict(feed)])
+    fixed = {s.name: s.fixed for s in specs if s.fixed is not None}
     try:
         normalized = normalize(
-            model, ConstantEvaluator(folder), runs.outputs, rewrites=target.float_rewrites, sizes=sizes
+            model, ConstantEvaluator(folder), runs.outputs, rewrites=target.float_rewrites, sizes=sizes, values=fixed
         )
     except Late:
         raise

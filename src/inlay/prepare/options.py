@@ -95,6 +95,12 @@ BIND = Option(
     metavar="NAME=N",
     repeated=True,
 )
+FIX = Option(
+    "Value of an input, such as sr=16000: what depends on it alone is decided, and the written model is for it only.",
+    "As a mapping, or as ``name=value``; of an array, one number for all or as many as it holds.",
+    metavar="INPUT=VALUE",
+    repeated=True,
+)
 FREEZE_SHAPES = Option(
     "Fix dynamic dimensions that have one size in all samples, as --bind does: the written model accepts no other.",
     type=bool,

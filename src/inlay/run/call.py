@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from inlay.data import (
     AUTO_MASK,
+    FIXED,
     NO_MASK,
+    FixedValues,
     Images,
     InputSpec,
     Samples,
@@ -19,8 +22,10 @@ from inlay.data import (
     batch_wishes,
     bound,
     files_of,
+    fixed_values,
     input_specs,
     parse_batch,
+    parse_fixed,
     parse_shapes,
     random_of_shapes,
     read_labels,
@@ -69,9 +74,15 @@ class Given:
     sizes: Mapping[str, int]
 
     @classmethod
-    def read(cls, model: ModelSource, data: DataSource, bind: Sizes, images: Images | None = None) -> Given:
+    def read(
+        cls, model: ModelSource, data: DataSource, bind: Sizes, images: Images | None = None, fix: FixedValues = ()
+    ) -> Given:
         """The model at a path."""
-        return cls.of(load(model), data, bind, images)
+        file = load(model)
+        if fix:  # as the written file will say it, so that whoever reads either knows
+            values = parse_fixed(fix, bound(input_specs(file.model), parse_bind(bind)))
+            file.model.metadata_props[FIXED] = json.dumps({**fixed_values(file.model), **values})
+        return cls.of(file, data, bind, images)
 
     @classmethod
     def of(cls, file: ModelFile, data: DataSource, bind: Sizes, images: Images | None = None) -> Given:
@@ -84,10 +95,11 @@ class Given:
         specs = bound(input_specs(file.model), sizes)
         return cls(file, None if data is None else read_samples(data, specs, images, user_function), specs, sizes)
 
-    def at_sizes_of(self, files: Iterable[ModelFile]) -> Given:
-        """The same, with the sizes that the first of ``files`` remembers to have been tuned at, if any does."""
+    def at_sizes_of(self, files: Sequence[ModelFile]) -> Given:
+        """The same, with the sizes that the first of ``files`` remembers to have been tuned at, and fixed values."""
         tuned = next(filter(None, (tuned_sizes(file.model) for file in files)), {})
-        return replace(self, specs=[replace(spec, tuned=tuned) for spec in self.specs])
+        fixed = {s.name: s.fixed for file in files for s in input_specs(file.model) if s.fixed is not None}
+        return replace(self, specs=[replace(s, tuned=tuned, fixed=fixed.get(s.name)) for s in self.specs])
 
     def at_plausible_sizes(self) -> Iterator[tuple[Given, dict[str, int]]]:
         """The same with a plausible size for each dynamic dimension that has none, and all sizes: likeliest first."""
@@ -130,7 +142,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
     budget_s = seconds_of(options.budget)
     end = NEVER if budget_s is None else NEVER.within(budget_s - options.before_s)
     with limited(lambda: end.left):  # the user's functions may not end
-        given = Given.read(model, options.data, options.bind, options.images)
+        given = Given.read(model, options.data, options.bind, options.images, options.fix)
         samples = _samples(given, options)
         measure = find_metric(options.metric, None if samples is None else samples.labels)
     if options.strategy not in STRATEGIES:

@@ -177,6 +177,8 @@ OUTLIERS_LEFT = Fact("outliers_left", bool)
 """Whether there was no time to find these."""
 FROZEN: Fact[dict[str, int]] = Fact("frozen", lambda data: {name: int(size) for name, size in data.items()})
 """Sizes of the dynamic dimensions that were fixed, by symbol."""
+FIXED_VALUES: Fact[dict[str, Any]] = Fact("fixed", dict)
+"""Values of the inputs that were fixed, by name, as nested lists."""
 ROUNDS_FLOATS = Fact("rounds_floats", bool)
 """Whether the target's own outputs of the given model differ from float32, so that accuracy is against those."""
 PRECISION: Fact[PrecisionChoice] = Fact("precision", PrecisionChoice.from_json, PrecisionChoice.as_json)

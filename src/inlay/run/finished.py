@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from inlay.data import files_of
+from inlay.data import FIXED, files_of
 from inlay.errors import JournalError
 from inlay.measure.journal import Journal
 from inlay.model.load import ModelFile
@@ -16,7 +17,7 @@ from inlay.prepare.smoothquant import smoothed
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import JUDGING
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, EQUALIZATION, FROZEN, MAX_OPSET, OPAQUE, SATURATIONS, rounding_of
+from inlay.run.facts import CALIBRATION, EQUALIZATION, FIXED_VALUES, FROZEN, MAX_OPSET, OPAQUE, SATURATIONS, rounding_of
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.registry import create
 from inlay.types import Placement
@@ -47,6 +48,8 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
         JournalError: the journal is of an older version, or damaged; also when a placement is written.
     """
     known, feed = journal.fact(CALIBRATION), journal.feed("shapes")
+    if values := journal.fact(FIXED_VALUES):
+        file.model.metadata_props[FIXED] = json.dumps(values)
     if known is None or feed is None:
         raise JournalError(f"{journal.path} {TOO_OLD}")
     extraction = strip_qdq(file, [feed], work, journal.fact(SATURATIONS), journal.fact(OPAQUE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from inlay.data import (
     batch_wishes,
     bound,
     common_sizes,
+    fixed_values,
     input_specs,
     parse_shapes,
     random_of_shapes,
@@ -209,6 +211,7 @@ class RunInputs:
             "samples": self.samples.digest,
             "target": target,
             "qdq_baseline": "" if self.qdq_baseline is None else self.qdq_baseline.sha256,
+            **({"fixed": json.dumps(values, sort_keys=True)} if (values := fixed_values(self.file.model)) else {}),
             **({} if self.samples.mask == AUTO_MASK else {"mask": self.samples.mask}),
             **self.config.identity(),
         }

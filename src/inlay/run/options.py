@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
-from inlay.data import AUTO_MASK, Images
+from inlay.data import AUTO_MASK, FixedValues, Images
 from inlay.prepare import options
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.declare import Options, documented
@@ -47,6 +47,7 @@ class TuneOptions(Options):
     max_builds: Annotated[int | None, options.MAX_BUILDS] = TuneConfig.max_builds
     threads: Annotated[int, options.THREADS] = 1
     bind: Annotated[Sizes, options.BIND] = ()
+    fix: Annotated[FixedValues, options.FIX] = ()
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = TuneConfig.freeze_shapes
     shapes: Annotated[Sequence[str], options.SHAPES] = TuneConfig.shapes
     batch: Annotated[Batch, options.BATCH] = TuneConfig.batch
@@ -85,6 +86,7 @@ class QuantizeOptions(OneTarget):
 
     mask: Annotated[str, options.MASK] = AUTO_MASK
     bind: Annotated[Sizes, options.BIND] = ()
+    fix: Annotated[FixedValues, options.FIX] = ()
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False
     recipe: Annotated[str | Path | Recipe, options.RECIPE] = options.BY_COSTS
     min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = options.DEFAULT_MIN_SQNR_DB

@@ -15,7 +15,7 @@ from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, in_process, score_by
 from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.data import Samples, StressSet, bound, input_specs
+from inlay.data import Samples, StressSet, bound, fixed_values, input_specs
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
@@ -32,6 +32,7 @@ from inlay.run.facts import (
     CALIBRATION_SAMPLES,
     CHOICE,
     EQUALIZATION,
+    FIXED_VALUES,
     FROZEN,
     MAX_OPSET,
     OPAQUE,
@@ -123,6 +124,8 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
         journal.record_fact(SATURATIONS, {s.node: s.form for s in extraction.saturations})
     if inputs.frozen:
         journal.record_fact(FROZEN, inputs.frozen)
+    if values := fixed_values(inputs.file.model):
+        journal.record_fact(FIXED_VALUES, values)
     if config.max_opset is not None:
         journal.record_fact(MAX_OPSET, config.max_opset)
     feed, frozen = samples.feeds[0], inputs.frozen

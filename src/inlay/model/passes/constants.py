@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
@@ -17,11 +18,11 @@ from inlay.errors import InlayError, Late
 from inlay.model.metadata import cloned
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.names import fix_names
-from inlay.model.passes.steps import add_constant, is_standard
+from inlay.model.passes.steps import add_constant, constant_of, is_standard
 
 _GROWTH = 1 << 20  # bytes that a folded constant may be larger than what it was made of
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-_NOT_FOLDED = frozenset(
+NOT_FOLDED = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
     | {"QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan"}
 )
@@ -114,6 +115,64 @@ def fix_shapes(model: ir.Model) -> tuple[ir.Model, int]:
     return model, fixed
 
 
+def fix_parts(model: ir.Model) -> int:
+    """Turn what is taken from shapes into constants, where the sizes that are taken are fixed."""
+    fixed = 0
+    for node in list(model.graph):
+        source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+        if is_standard(node, "Shape"):
+            sizes = _taken_by_shape(node)
+        elif is_standard(node, "Size"):
+            sizes = _count(node.inputs[0])
+        elif source is not None and is_standard(source, "Shape") and not source.attributes:
+            shape = None if source.inputs[0] is None else source.inputs[0].shape
+            sizes = None if shape is None else _taken_from(node, list(shape))
+        else:
+            continue
+        if sizes is None or node.outputs[0].is_graph_output() or not all(isinstance(d, int) for d in sizes.flat):
+            continue
+        array = sizes.astype(np.int64)
+        node.outputs[0].replace_all_uses_with(add_constant(model.graph, f"{node.outputs[0].name}_fixed", array))
+        fixed += 1
+    if fixed:
+        RemoveUnusedNodesPass()(model)
+    return fixed
+
+
+def _count(value: ir.Value | None) -> np.ndarray | None:
+    """The number of elements of a value whose sizes are all known, such as the shape of one of known rank."""
+    sizes = [None] if value is None or value.shape is None else list(value.shape)
+    return (
+        np.array(math.prod(d for d in sizes if isinstance(d, int)), object)
+        if all(isinstance(d, int) for d in sizes)
+        else None
+    )
+
+
+def _taken_by_shape(node: ir.Node) -> np.ndarray | None:
+    """Of a Shape that takes some of the sizes itself."""
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    if shape is None or not node.attributes:
+        return None
+    bounds = [node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end")]
+    return np.array(list(shape)[slice(*bounds)], object)
+
+
+def _taken_from(node: ir.Node, dims: list[int | ir.SymbolicDim]) -> np.ndarray | None:
+    """What a Gather or a Slice takes of ``dims`` by constant numbers; None where it cannot be said."""
+    numbers = [constant_of(v) for v in node.inputs[1:]]
+    first, last = (*numbers, None, None)[:2]
+    if is_standard(node, "Gather") and first is not None:
+        inside = bool(((first >= -len(dims)) & (first < len(dims))).all())
+        return np.array(np.array(dims, object)[first], object) if inside else None
+    if is_standard(node, "Slice") and first is not None and last is not None:
+        if len(node.inputs) > 4 and node.inputs[4] is not None and numbers[3] is None:
+            return None
+        step = numbers[3] if len(numbers) > 3 else None
+        return np.array(dims, object)[int(first.flat[0]) : int(last.flat[0]) : 1 if step is None else int(step.flat[0])]
+    return None
+
+
 def correct_shapes(model: ir.Model, seen: Mapping[str, Sequence[int]]) -> int:
     """Forget stated shapes that differ from those ``seen`` in an inference, and infer them anew; how many there were.
 
@@ -146,7 +205,7 @@ def fold_constants(
     constant = {id(v) for v in graph.initializers.values()}
     foldable: list[ir.Node] = []
     for node in graph:
-        plain = node.op_type not in _NOT_FOLDED and node.domain in ("", "ai.onnx") and node.inputs
+        plain = node.op_type not in NOT_FOLDED and node.domain in ("", "ai.onnx") and node.inputs
         if plain and all(v is None or id(v) in constant for v in node.inputs):
             foldable.append(node)
             constant.update(id(v) for v in node.outputs)

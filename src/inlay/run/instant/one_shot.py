@@ -13,7 +13,7 @@ import numpy as np
 from inlay.calibrate import policy
 from inlay.calibrate.observe import halves
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.data import InputSpec, Samples, save_feed
+from inlay.data import InputSpec, Samples, fixed_values, save_feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
@@ -104,7 +104,7 @@ class QuantizeRequest:
     @property
     def changes_it(self) -> bool:
         """Whether something is asked for that the given file has not, so that it is no answer."""
-        return bool(self.sizes) or self.max_opset is not None
+        return bool(self.sizes) or bool(fixed_values(self.file.model)) or self.max_opset is not None
 
     @property
     def given(self) -> Artifact:

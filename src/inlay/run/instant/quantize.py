@@ -28,6 +28,7 @@ from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
+from inlay.run.input_notes import fixable_notes, fixed_note
 from inlay.run.instant.by_costs import INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, QuantizeRequest
 from inlay.run.machine_costs import read_costs
@@ -72,6 +73,7 @@ class Quantized:
         given_quantized: the given model was quantized itself; ``accuracy`` is against it as it was given.
         own_precision: what the target computes float32 operators in, where that is something else, for people.
         random: what people should know of a model that draws random numbers.
+        inputs: what people should know of inputs that are fixed to a value, or could be.
     """
 
     path: Path
@@ -94,6 +96,7 @@ class Quantized:
     given_quantized: bool = False
     own_precision: str = ""
     random: str = ""
+    inputs: tuple[str, ...] = ()
 
 
 _MOST_JUDGED = 64
@@ -187,6 +190,7 @@ def quantize(
         given_quantized=prepared.extraction is not None,
         own_precision="" if own is None else str(own),
         random=random_note(file.model),
+        inputs=(*filter(None, [fixed_note(file)]), *fixable_notes(file, samples)),
     )
 
 

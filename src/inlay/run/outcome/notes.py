@@ -56,6 +56,8 @@ def notes_for(
     own_precision: str = "",
     joined: Sequence[str] = (),
     frozen: str = "",
+    fixed: str = "",
+    fixable: Sequence[str] = (),
     elsewhere: str = "",
     random: str = "",
     not_timed: Sequence[str] = (),
@@ -84,7 +86,8 @@ def notes_for(
         *(() if own_precision else _signal_notes(confirmed, anchors, imported)),
         *_silent_notes(confirmed),
         *_integer_notes(units),
-        *_frozen_notes(confirmed, frozen),
+        *_frozen_notes(confirmed, frozen, fixed),
+        *fixable,
         *_float_notes(confirmed, units, anchors, why_slow, not_timed, unsearched),
         *_rewrite_notes(confirmed, rewrites),
         *dict.fromkeys(
@@ -103,7 +106,9 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
         yield "there were too few samples to hold some back: the accuracy is that of samples that the search has seen"
 
 
-def _frozen_notes(confirmed: Confirmed, frozen: str) -> Iterator[str]:
+def _frozen_notes(confirmed: Confirmed, frozen: str, fixed: str) -> Iterator[str]:
+    if fixed and confirmed.best.origin != ORIGINAL:
+        yield fixed
     if frozen and confirmed.best.origin != ORIGINAL:
         yield f"the written model accepts no sizes other than {frozen}: its shapes are fixed"
 
