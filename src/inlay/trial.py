@@ -6,8 +6,8 @@ Results live here, never inside a placement.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from inlay.types import Placement
 
@@ -151,6 +151,36 @@ class OutputError:
 
 
 @dataclass(frozen=True)
+class TaskFigure:
+    """How far a model does what the float model does, in the terms of its task; see :mod:`inlay.quant.tasks`.
+
+    Attributes:
+        name: of the figure.
+        value: larger is better.
+        lost: what it lacks of the float model's own, in the same units.
+        most: so much may be lost; None where it is only told.
+        right: of so many as ``of``, where it is a share of what is counted,
+        of: of which 0 says that nothing is counted.
+        said: for people.
+    """
+
+    name: str
+    value: float
+    lost: float
+    most: float | None
+    right: int
+    of: int
+    said: str
+
+    @property
+    def broken(self) -> bool:
+        """Whether too much is lost: where something is counted, by one more than that, since one may be a near miss."""
+        if self.most is None:
+            return False
+        return self.of - self.right - 1 > self.most * self.of if self.of else self.lost > self.most
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """Accuracy of one model on one part of the samples.
 
@@ -164,6 +194,9 @@ class Accuracy:
         reason: why it is not feasible; empty when it is.
         margin_db: required above the bound, derived from how much samples differ.
         silent: outputs that are one and the same number on all samples, and were left out.
+        task: what the model looks like, for people; empty where that is not sure, or was not looked at.
+        figures: how far it does the same, in the terms of that task.
+        reshaped: which outputs have another shape than float's; empty where none has.
     """
 
     feasible: bool
@@ -175,6 +208,24 @@ class Accuracy:
     reason: str = ""
     margin_db: float = 0.0
     silent: tuple[str, ...] = ()
+    task: str = ""
+    figures: tuple[TaskFigure, ...] = ()
+    reshaped: str = ""
+
+    @property
+    def in_task(self) -> str:
+        """The figures of the task in words; empty where there are none."""
+        if not self.figures:
+            return ""
+        return f"this looks like {self.task}: {', '.join(figure.said for figure in self.figures)}"
+
+    @property
+    def task_json(self) -> dict[str, Any]:
+        """Its figures in that task, and outputs of other shapes, as in ``result.json``: only where there are any."""
+        found: dict[str, Any] = {"reshaped": self.reshaped} if self.reshaped else {}
+        if self.figures:
+            found["task"] = {"looks_like": self.task, "figures": [asdict(figure) for figure in self.figures]}
+        return found
 
     @property
     def lost(self) -> tuple[OutputError, ...]:

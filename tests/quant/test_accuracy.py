@@ -66,11 +66,14 @@ def test_amounts_count_by_their_energy() -> None:
     assert not judged(want.astype(np.int64), want.astype(np.int64) + 1).feasible
 
 
-def test_another_number_of_decisions_is_as_bad_as_can_be() -> None:
+def test_another_number_of_decisions_is_judged_by_the_common_part() -> None:
+    """What only one of them has is wrong; in two other sizes there is no common part, as bad as can be."""
     found = judged(np.arange(10), np.arange(8))
     assert not found.feasible
-    assert found.sqnr_db == -EXACT_DB
-    assert found.reason == "output y has another shape than float's in 2 of 2 samples"
+    assert found.sqnr_db == pytest.approx(-10.0 * np.log10((1 + 5) / 10)), "the second sample is another one"
+    assert found.reshaped == "output y has another shape than float's in 2 of 2 samples ([4] in place of [5])"
+    assert found.reason == found.reshaped
+    assert judged(np.zeros((4, 5), int), np.zeros((5, 4), int)).sqnr_db == -EXACT_DB
 
 
 def test_a_metric_that_cannot_take_another_shape_is_a_judgement() -> None:
@@ -88,7 +91,8 @@ def test_a_metric_that_cannot_take_another_shape_is_a_judgement() -> None:
     assert judge.judge([{"y": np.full(5, 1.1)}] * 2).feasible
     found = judge.judge([{"y": np.ones(5)}, {"y": np.ones(4)}])
     assert not found.feasible
-    assert found.reason.startswith("output y has another shape than float's in 1 of 2 samples: the metric failed")
+    shapes = "output y has another shape than float's in 1 of 2 samples ([4] in place of [5])"
+    assert found.reason.startswith(f"{shapes}: the metric failed")
     with pytest.raises(DataError, match="the metric failed"):
         judge.judge([{"y": np.full(5, -1.0)}] * 2)
 

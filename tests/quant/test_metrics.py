@@ -69,6 +69,6 @@ def test_padding_does_not_count(name: str) -> None:
 
 def test_names_that_are_none_are_listed() -> None:
     with pytest.raises(
-        UsageError, match="give top1, top1-agreement, token-agreement, cosine, sqnr, or module:function"
+        UsageError, match="give top1, top1-agreement, top5-agreement, token-agreement, cosine, sqnr, or module:function"
     ):
         find_metric("accuracy", None)

@@ -76,6 +76,7 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     yield from _size(result)
     accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
     yield f"  Accuracy: {accuracy}; bound: {result.bound}."
+    yield from _in_task(best.verification or best.selection, best.verification is not None)
     if best.statement is not None:
         yield f"  New samples: {best.statement}."
     if best.metric_statement is not None:
@@ -127,6 +128,7 @@ def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str)
     accuracy = outcome.accuracy
     metric = "" if accuracy.metric is None else f"{accuracy.metric:.4f}, "
     worst = f" {accuracy.worst}" if accuracy.worst else ""
+    metric += f"{accuracy.figures[0].said}, " if accuracy.figures else ""
     shown = f"{metric}{shown_sqnr(accuracy.sqnr_db)}{worst}{'' if accuracy.feasible else ' (outside)'}"
     if not isinstance(outcome, Measured):
         return anchor.name, "not timed", "", shown
@@ -137,8 +139,20 @@ def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str)
     return anchor.name, ms, shown_ratio(latency.speedup), shown
 
 
+def _in_task(accuracy: Accuracy, verified: bool) -> Iterator[str]:
+    """What is kept in the terms of the model's task, and which outputs have another shape, where there is any."""
+    if accuracy.in_task:
+        yield f"  Task: {accuracy.in_task}, {_where(accuracy, verified)}; --task overrules what it looks like."
+    if accuracy.reshaped:
+        yield f"  Lengths: {accuracy.reshaped}; compared is what they have in common."
+
+
+def _where(accuracy: Accuracy, verified: bool) -> str:
+    return f"{together(accuracy.samples, 'unseen' * verified)}{' that the search saw' * (not verified)}"
+
+
 def _accuracy(accuracy: Accuracy, verified: bool) -> str:
-    where = f"{together(accuracy.samples, 'unseen' * verified)}{' that the search saw' * (not verified)}"
+    where = _where(accuracy, verified)
     if accuracy.samples == 0:
         where = "on the given model itself"
     sqnr = (

@@ -29,6 +29,21 @@ were joined; None for an axis that nothing was joined along. See :mod:`inlay.mod
 
 
 @dataclass(frozen=True)
+class Ends:
+    """What a model computes its outputs with; see :mod:`inlay.model.ends`.
+
+    Attributes:
+        computed: by output, the types of the operators that compute its elements,
+        moved: and of those behind them that only move, join or rescale elements.
+        operators: types of all operators of the model.
+    """
+
+    computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    moved: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    operators: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class InputSpec:
     """One input of a model.
 
@@ -86,6 +101,7 @@ class Samples:
         numbers: where each stands in the user's data, from 0; empty where these are all of it, in order.
         mask: the input that says which positions are padding, by name; see :mod:`inlay.data.padding`.
         joins: what the model joins into its outputs.
+        ends: what it computes them with.
     """
 
     feeds: tuple[Feed, ...]
@@ -95,6 +111,7 @@ class Samples:
     numbers: tuple[int, ...] = ()
     mask: str = AUTO_MASK
     joins: Joins = field(default_factory=dict)
+    ends: Ends = field(default_factory=Ends)
 
     def part(self, indices: Sequence[int]) -> Samples:
         """The samples at ``indices``, labels included."""

@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from inlay.data import Joins, Samples
 from inlay.errors import TargetError
+from inlay.model.ends import ends_of
 from inlay.model.onnx_library import inferred_shapes
 
 APART = 30.0
@@ -140,8 +141,8 @@ def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
 
 
 def joined(samples: Samples, model: ir.Model) -> Samples:
-    """``samples`` of ``model``, with what it joins into its outputs."""
-    return replace(samples, joins=joins_of(model, samples.feeds[0]))
+    """``samples`` of ``model``, with what it joins into its outputs and computes them with."""
+    return replace(samples, joins=joins_of(model, samples.feeds[0]), ends=ends_of(model))
 
 
 def _joins(node: ir.Node) -> bool:

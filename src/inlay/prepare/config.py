@@ -56,6 +56,7 @@ class TuneConfig:
     quant_type: Annotated[str, options.QUANT_TYPE] = AUTO
     max_opset: Annotated[int | None, options.MAX_OPSET] = None
     augment: Annotated[str, options.AUGMENT] = "auto"
+    task: Annotated[str, options.TASK] = "auto"
     nodes: Annotated[tuple[str, ...], options.NODES] = ()
     recipe: Annotated[Recipe | None, options.SEARCH_RECIPE] = None
     methods: tuple[Method, ...] = METHODS
@@ -80,6 +81,7 @@ class TuneConfig:
             "recipe": "" if self.recipe is None else str(self.recipe),
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
+            **({} if self.task == AUTO else {"task": self.task}),
             **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
             **({} if self.max_opset is None else {"max_opset": str(self.max_opset)}),
             **({"freeze_shapes": "True"} if self.freeze_shapes else {}),

@@ -141,6 +141,11 @@ OUT = Option("Output folder.", flags=("--out", "-o"), metavar="OUT", type=Path)
 METRIC = Option(
     "top1, top1-agreement, token-agreement, cosine, sqnr, or module:function(outputs, labels).", "Larger is better."
 )
+TASK = Option(
+    "What the model is for: auto (only where its outputs say so), none, detector, classifier, text, tokens, embedding, "
+    "masks or sound. Accuracy is told in these terms beside the SQNR. A task that is named is the bound in its place.",
+    "The guide says what each may lose.",
+)
 MAX_DROP = Option(
     "Largest fall of the metric that is allowed: 0.5% or 0.005.", "1 % where only a metric is given.", metavar="DROP"
 )

@@ -9,31 +9,34 @@ of it, and who needs no such output can cut it off the model.
 Integer outputs are decisions (classes, indices, masks) rather than amounts: what counts is the share of them that
 change, also in dB (20 dB are one in a hundred). Those of 8 and 16 bits are taken for amounts (images, sound). Padding
 has no share (:mod:`inlay.data.padding`). With a metric, its drop against the float model counts.
+
+An output that differs from float's in the length of one axis is compared on the common part: what only one of them has
+is noise as a whole. Rows of what a detector found are compared with those of float that they stand for, and their
+number by the figures of that task (:mod:`inlay.quant.tasks`), which are told beside the SQNR.
 """
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from inlay.data import Feed, Padding, Samples
-from inlay.errors import DataError, InlayError, ModelError, UsageError
+from inlay.errors import DataError, ModelError, UsageError
 from inlay.model.joins import joined
-from inlay.model.user_code import TRAVELS, user_function
+from inlay.quant.asked_metric import find_metric as find_metric
+from inlay.quant.asked_metric import value_of
 from inlay.quant.metric_limits import Pairs
-from inlay.quant.metrics import AGREEMENTS, Agreement, changes, energies, hits_of, top1
+from inlay.quant.metrics import Agreement, changes, energies, hits_of
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
 from inlay.quant.parts import Parts, lost
+from inlay.quant.tasks.task import Task, broken
 from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db
-from inlay.trial import Accuracy, OutputError
+from inlay.trial import Accuracy, OutputError, TaskFigure
 
 JUDGING = "2"
 """Version of the rules by which figures of accuracy come about. Raise it where the same outputs would get others.
@@ -91,6 +94,7 @@ class Judge:
         apart: so many of the samples, the first ones, had no part in the ranges; the others had, which flatters them
             a little: what counts is the worse of the figures of these and of all. None where there is no difference.
         parts: how outputs are divided, as another judge of the same model found; None to find out.
+        task: what the model is for; None where that is not sure.
 
     Attributes:
         parts: how they are divided.
@@ -109,6 +113,7 @@ class Judge:
         confidence: float | None = UNCHECKED,
         apart: int | None = None,
         parts: Parts | None = None,
+        task: Task | None = None,
     ) -> None:
         outputs: Mapping[str, object] = reference[0] if reference else {}
         for name, value in outputs.items():
@@ -123,6 +128,7 @@ class Judge:
         self._metric = metric
         self._confidence = confidence
         self._apart = len(reference) if apart is None else apart
+        self.task = task
         self.parts = Parts.of(self._wanted, samples.joins, self._padding.outputs) if parts is None else parts
         self._divided = [self.parts.split(outputs) for outputs in self._wanted]
         first = self._divided[0] if reference else {}
@@ -145,8 +151,13 @@ class Judge:
                 "give less, or check the labels"
             )
 
-    def judge(self, outputs: Sequence[Outputs]) -> Accuracy:
-        """Accuracy of a model from its ``outputs`` on the same samples."""
+    def judge(self, outputs: Sequence[Outputs], in_task: bool = False) -> Accuracy:
+        """Accuracy of a model from its ``outputs`` on the same samples.
+
+        Args:
+            outputs: of each sample.
+            in_task: also in the terms of the model's task, which takes longer; where these bind, in any case.
+        """
         errors, margin = self._errors(self._split(outputs))
         worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
         reshaped = self._reshaped(outputs)
@@ -159,8 +170,24 @@ class Judge:
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
         gone = next((_reason_lost(e) for e in errors if e.lost), "")
         reason = gone or failure or self._reason(worst, margin, reshaped) or self._fall(outputs, drop)
-        figures = (worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
-        return Accuracy(not reason, *figures, self.silent)
+        task, told = self.task, tuple[TaskFigure, ...]()
+        if task is not None and (in_task or task.binds):
+            told = task.told(self._padding.without_each(outputs), self._wanted)
+            reason = reason or (broken(told) if task.binds else "")
+        return Accuracy(
+            feasible=not reason,
+            sqnr_db=worst.sqnr_db,
+            outputs=tuple(errors),
+            metric=metric,
+            drop=drop,
+            samples=len(outputs),
+            reason=reason,
+            margin_db=margin,
+            silent=self.silent,
+            task="" if task is None or not told else task.looks,
+            figures=told,
+            reshaped=reshaped,
+        )
 
     def each_db(self, outputs: Sequence[Outputs]) -> tuple[float, ...]:
         """SQNR of each sample's worst output, in dB, from a model's ``outputs`` on the same samples.
@@ -181,7 +208,10 @@ class Judge:
         return [sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)]
 
     def _split(self, outputs: Sequence[Outputs]) -> list[Outputs]:
-        return [self.parts.split(each) for each in self._padding.without_each(outputs)]
+        each = self._padding.without_each(outputs)
+        if self.task is not None and self.task.finds_rows:
+            each = [self.task.aligned(want, got) for want, got in zip(self._wanted, each, strict=True)]
+        return [self.parts.split(outputs) for outputs in each]
 
     def pairs(self, outputs: Sequence[Outputs]) -> Pairs | None:
         """The metric of a model and of the float model, sample by sample, from its ``outputs``; None without a metric.
@@ -197,9 +227,9 @@ class Judge:
 
         def value(of: Sequence[Outputs], chosen: np.ndarray | None = None) -> float:
             if chosen is None:
-                return _value(metric, of, ours, labels)
+                return value_of(metric, of, ours, labels)
             picked, truth = [of[i] for i in chosen], [ours[i] for i in chosen]
-            return _value(metric, picked, truth, None if labels is None else labels[chosen])
+            return value_of(metric, picked, truth, None if labels is None else labels[chosen])
 
         found = value(outputs)
         return Pairs(
@@ -215,7 +245,7 @@ class Judge:
     def _metric_of(self, outputs: Sequence[Outputs]) -> float | None:
         if self._metric is None:
             return None
-        return _value(self._metric, self._for_metric(outputs)[1], self._wanted, self._labels)
+        return value_of(self._metric, self._for_metric(outputs)[1], self._wanted, self._labels)
 
     def _for_metric(self, outputs: Sequence[Outputs]) -> tuple[Sequence[Outputs], Sequence[Outputs]]:
         """The float model's outputs and others as the metric takes them: agreements without padding."""
@@ -235,17 +265,22 @@ class Judge:
         return lost([want[name] for want in self._divided], [got[name] for got in outputs])
 
     def _reshaped(self, outputs: Sequence[Outputs]) -> str:
-        """Which output has another shape than float's, and in how many samples; empty where none has."""
+        """Which outputs have another shape than float's, and in how many samples; empty where none has."""
+        said = []
         for name in self.reference[0] if self.reference else ():
             pairs = [(want[name], got.get(name)) for want, got in zip(self.reference, outputs, strict=True)]
-            found = sum(y is None or y.shape != want.shape for want, y in pairs)
-            if found:
-                return f"output {name} has another shape than float's in {found} of {len(pairs)} samples"
-        return ""
+            differing = [(want, y) for want, y in pairs if y is None or y.shape != want.shape]
+            if not differing:
+                continue
+            want, y = differing[0]
+            shapes = "" if y is None else f" ({list(y.shape)} in place of {list(want.shape)})"
+            where = f"{len(differing)} of {len(pairs)} samples{shapes}"
+            said.append(f"output {name} has another shape than float's in {where}")
+        return "; ".join(said)
 
     def _reason(self, worst: OutputError, margin: float, reshaped: str) -> str:
         least = self._bound.min_sqnr_db
-        if least is not None and reshaped:
+        if least is not None and reshaped and worst.sqnr_db < least:
             return reshaped
         if least is not None and worst.sqnr_db < least + margin:
             required = f"below {least:g} dB"
@@ -303,59 +338,6 @@ def sqnr_db(signal: float, noise: float) -> float:
     if noise <= 0.0:
         return EXACT_DB
     return float(np.clip(10.0 * np.log10(max(signal, 1e-300) / noise), -EXACT_DB, EXACT_DB))
-
-
-def find_metric(name: str | Metric | None, labels: np.ndarray | None) -> Metric | None:
-    """The metric called ``name``, ``module:function``, a function itself, or None for the SQNR alone.
-
-    Raises:
-        UsageError: no such metric, or it needs labels and there are none.
-    """
-    if name is None or name == "sqnr":
-        return None
-    if not isinstance(name, str):
-        return name
-    if name == "top1":
-        if labels is None:
-            raise UsageError("--metric top1 needs --labels FILE")
-        return top1
-    if name in AGREEMENTS:
-        return AGREEMENTS[name]
-    if ":" in name:
-        return user_function(name, "--metric", partial(_one_number, f"--metric {name}"))
-    raise UsageError(f"--metric {name}: give top1, {', '.join(AGREEMENTS)}, sqnr, or module:function")
-
-
-def _value(
-    metric: Metric, outputs: Sequence[Outputs], reference: Sequence[Outputs], labels: np.ndarray | None
-) -> float:
-    try:
-        if isinstance(metric, Agreement):
-            found = metric.of(outputs, reference)
-        elif getattr(metric, TRAVELS, False):
-            found = metric(outputs, labels)
-        else:  # what it changes must not change what others are judged by
-            found = metric(copy.deepcopy(outputs), copy.copy(labels))
-        return _one_number("the metric", found)
-    except InlayError:
-        raise
-    except (Exception, SystemExit) as error:  # the user's own code
-        raise DataError(f"the metric failed: {type(error).__name__}: {error}") from error
-
-
-def _one_number(who: str, found: Any) -> float:
-    """What a metric of the user returned. Raises DataError where it is no finite number, or several."""
-    try:
-        value = float(found)
-    except OverflowError:
-        value = math.inf
-    except Exception:  # an array of any library
-        shape = getattr(found, "shape", None)
-        given = f"{type(found).__name__}" + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")
-        raise DataError(f"{who} must return one number, not {given}") from None
-    if not math.isfinite(value):
-        raise DataError(f"{who} gave {value}: it must be a finite number")
-    return value
 
 
 def _silent(outputs: Sequence[Outputs]) -> tuple[str, ...]:

@@ -18,12 +18,25 @@ class Agreement:
     """A metric that compares with the float model in place of labels.
 
     Attributes:
-        of: takes every sample's outputs, and those of the float model, both without padding; 1 for the same ones.
+        of: takes every sample's outputs, and those of the float model, both without padding; 1 for the same ones, or
+            what is best where it is no share.
         hits: takes the same where ``of`` is the mean of independent hits, and gives these, shape (hits,); else None.
+        counts: takes the same where ``of`` is a share, and gives how many it counts and of how many; else None.
     """
 
     of: Callable[[Sequence[Outputs], Sequence[Outputs]], float]
     hits: Callable[[Sequence[Outputs], Sequence[Outputs]], np.ndarray] | None = None
+    counts: Callable[[Sequence[Outputs], Sequence[Outputs]], tuple[int, int]] | None = None
+
+    @classmethod
+    def of_counts(cls, counts: Callable[[Sequence[Outputs], Sequence[Outputs]], tuple[int, int]]) -> Agreement:
+        """The share of what is counted; 1 where there is nothing to count."""
+
+        def share(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
+            right, of = counts(outputs, reference)
+            return right / of if of else 1.0
+
+        return cls(share, counts=counts)
 
 
 Metric = Callable[[Sequence[Outputs], np.ndarray | None], float] | Agreement
@@ -85,18 +98,34 @@ def token_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
 
 def cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
     """Mean cosine between vectors and the float model's, of the output where it is least. Outputs: (..., vector)."""
-    return min((_cosine(outputs, reference, name) for name in _compared(reference)), default=1.0)
+    return min((_cosine(outputs, reference, name) for name in compared(reference)), default=1.0)
+
+
+def _top5_same(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> np.ndarray:
+    """Whether the float model's class is among the first five of each row."""
+    name = compared(reference)[0]
+    same = [np.empty(0, bool)]
+    for got, want in zip(outputs, reference, strict=True):
+        wanted, found = _rows(want[name]), got.get(name)
+        if found is None or found.shape != want[name].shape or not wanted.size:
+            same.append(np.zeros(len(wanted), bool))
+            continue
+        scores = _rows(found)
+        ours = np.take_along_axis(scores, wanted.argmax(axis=1)[:, None], axis=1)
+        same.append((scores > ours).sum(axis=1) < 5)
+    return np.concatenate(same)
 
 
 AGREEMENTS: Mapping[str, Agreement] = {
     "top1-agreement": Agreement(top1_agreement, _top1_same),
+    "top5-agreement": Agreement(lambda outputs, reference: _share(_top5_same(outputs, reference)), _top5_same),
     "token-agreement": Agreement(token_agreement),
     "cosine": Agreement(cosine),
 }
 """Metrics that need no labels, by name."""
 
 
-def _compared(reference: Sequence[Outputs]) -> list[str]:
+def compared(reference: Sequence[Outputs]) -> list[str]:
     """Outputs of floats that are no cache."""
     first = reference[0] if reference else {}
     return [n for n, y in first.items() if y.dtype.kind == "f" and y.ndim and not n.lower().startswith(_CACHES)]
@@ -106,7 +135,7 @@ def _agreeing(
     outputs: Sequence[Outputs], reference: Sequence[Outputs], rows: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
     """Whether each row's largest score is the float model's, shape (rows,)."""
-    name = next(iter(_compared(reference)), None)
+    name = next(iter(compared(reference)), None)
     if name is None:
         raise ValueError("no output holds scores")
     same = [np.empty(0, bool)]
@@ -115,9 +144,19 @@ def _agreeing(
         alike = found is not None and found.shape == want[name].shape
         if found is not None and alike and wanted.size:
             same.append(rows(found).argmax(axis=-1) == wanted.argmax(axis=-1))
+        elif found is not None and found.size and wanted.size and _is_longer_text(want[name], found):
+            ours, theirs = on_common_part(want[name], found)  # what only one of them has agrees with nothing
+            agreeing = rows(theirs).argmax(axis=-1) == rows(ours).argmax(axis=-1)
+            missing = max(len(wanted), len(rows(found))) - len(agreeing)
+            same.append(np.concatenate([agreeing, np.zeros(missing, bool)]))
         else:  # nothing was found, which both agree on or not
             same.append(np.full(max(1, len(wanted)), alike))
     return np.concatenate(same)
+
+
+def _is_longer_text(want: np.ndarray, got: np.ndarray) -> bool:
+    """Whether both have the same classes, for another number of positions."""
+    return is_longer(want, got) and want.ndim > 1 and want.shape[-1] == got.shape[-1]
 
 
 def _rows(array: np.ndarray) -> np.ndarray:
@@ -152,12 +191,32 @@ def _cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs], name: str)
     return float(np.nan_to_num(joined, nan=-1.0).mean()) if joined.size else 1.0
 
 
+def is_longer(want: np.ndarray, got: np.ndarray) -> bool:
+    """Whether an output differs from the float model's in the length of one axis alone.
+
+    Then there is a common part: tokens, rows or frames of which one has more than the other.
+    """
+    differing = [i for i, (a, b) in enumerate(zip(want.shape, got.shape, strict=False)) if a != b]
+    return want.ndim == got.ndim and len(differing) == 1
+
+
+def on_common_part(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both as far as they have the same length."""
+    where = tuple(slice(min(a, b)) for a, b in zip(want.shape, got.shape, strict=True))
+    return want[where], got[where]
+
+
 def energies(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
     """Signal energy, noise energy, inner product and energy of the other, where the reference is finite.
 
     The noise is infinite where the reference is, unless the other lies beyond all its finite numbers there: a clipped
     infinity is no error, and one that became the largest of all logits is.
     """
+    if got is not None and is_longer(want, got):  # what only one of them has is noise as a whole
+        ours, theirs = on_common_part(want, got)
+        signal, noise, dot, other = energies(ours, theirs)
+        missing, added = max(0.0, power(want) - power(ours)), max(0.0, power(got) - power(theirs))
+        return signal + missing, noise + missing + added, dot, other + added
     if got is None or got.shape != want.shape:
         return 0.0, np.inf, 0.0, 0.0
     finite = np.isfinite(want)
@@ -181,7 +240,7 @@ def power(array: np.ndarray) -> float:
 def difference(want: np.ndarray, got: np.ndarray) -> float:
     """Energy of the difference where ``want`` is finite; infinite where ``got`` is not, or has another shape."""
     if want.shape != got.shape:
-        return np.inf
+        return energies(want, got)[1]
     found = np.subtract(want, got, dtype=np.float64).ravel()
     energy = float(found @ found)
     if not np.isfinite(energy):  # rarely
@@ -192,6 +251,11 @@ def difference(want: np.ndarray, got: np.ndarray) -> float:
 
 def changes(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
     """The same for decisions: their number, how many differ, how many agree, their number."""
+    if got is not None and is_longer(want, got):
+        ours, theirs = on_common_part(want, got)
+        same = float(np.count_nonzero(ours == theirs))
+        most = float(max(want.size, got.size))
+        return most, most - same, same, float(got.size)
     if got is None or got.shape != want.shape:
         return 0.0, np.inf, 0.0, 0.0
     same = float(np.count_nonzero(want == got))

@@ -102,7 +102,7 @@ class Parts:
     def split(self, outputs: Outputs) -> Outputs:
         """``outputs`` with their parts in place of those that are divided: views, as far as possible.
 
-        An array of another size than the parts are of stands for each of them as a whole.
+        An array of another size than the parts are of stands for each of them, as one that fits none.
         """
         if not self.divided:
             return outputs
@@ -111,7 +111,7 @@ class Parts:
             sizes = self.sizes.get(name, {})
             fits = all(axis < array.ndim and array.shape[axis] == size for axis, size in sizes.items())
             parts = self.divided.get(name, ())
-            found.update({part.name: part.of(array) if fits else array for part in parts} or {name: array})
+            found.update({part.name: part.of(array) if fits else array[None] for part in parts} or {name: array})
         return found
 
 

@@ -178,6 +178,10 @@ def accuracy_words(result: Mapping[str, Any]) -> str:
     if best.get("metric") is not None:
         drop = best.get("metric_drop")
         parts.append(f"Metric {best['metric']:.4f}" + ("" if drop is None else f", {0.0 - drop:+.4f} against float"))
+    for figure in (best.get("task") or {}).get("figures", ()):
+        parts.append(figure["said"])
+    if best.get("task"):
+        parts[0] = f"This looks like {best['task']['looks_like']}: {parts[0]}"
     db = best["sqnr_db"]
     if db >= SHOWN_AS_EXACT_DB:
         return "; ".join([*parts, f"outputs equal to float on {where}"]) + f".{_new_samples(best)}"

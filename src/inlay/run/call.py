@@ -50,7 +50,10 @@ from inlay.prepare.options import (
     parse_share,
 )
 from inlay.quant.accuracy import Bound, find_metric
-from inlay.quant.metrics import AGREEMENTS
+from inlay.quant.metrics import AGREEMENTS, Metric
+from inlay.quant.tasks.layouts import Facts
+from inlay.quant.tasks.recognize import CHOICES, agreement_of
+from inlay.quant.tasks.task import MOST_LOST
 from inlay.run.inputs import TuneRequest
 from inlay.run.joined import joined_strategies
 from inlay.run.options import Batch, DataSource, Sizes, TuneOptions
@@ -145,11 +148,13 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         given = Given.read(model, options.data, options.bind, options.images, options.fix)
         samples = _samples(given, options)
         measure = find_metric(options.metric, None if samples is None else samples.labels)
+        measure = _of_task(given, options, samples) or measure
     if options.strategy not in STRATEGIES:
         raise UsageError(f"--strategy {options.strategy}: give {', '.join(STRATEGIES)}")
     config = TuneConfig(
         target=target,
-        bound=_bound(_name_of(options.metric), options.max_drop, options.min_sqnr, options.no_bound),
+        bound=_bound(options),
+        task=options.task,
         bind=given.sizes,
         budget_s=budget_s,
         qdq_baseline=_path(options.qdq_baseline),
@@ -208,6 +213,19 @@ def _samples(given: Given, options: TuneOptions) -> Samples | None:
     return replace(samples, labels=array)
 
 
+def _of_task(given: Given, options: TuneOptions, samples: Samples | None) -> Metric | None:
+    """The metric of a task that is named; None where none is. Raises UsageError."""
+    if options.task not in CHOICES:
+        raise UsageError(f"--task {options.task}: give {', '.join(CHOICES)}")
+    if options.task not in MOST_LOST:
+        return None
+    if options.metric is not None:
+        raise UsageError("--task names a bound, and so does --metric: give one of them")
+    if samples is None:
+        raise UsageError("--task needs --data: random samples show nothing of a task")
+    return agreement_of(options.task, Facts.of(joined(samples, given.file.model)))
+
+
 def _path(given: str | Path | None) -> Path | None:
     return None if given is None else Path(given)
 
@@ -223,15 +241,17 @@ def _name_of(metric: str | Callable[..., float] | None) -> str | None:
     return metric if metric is None or isinstance(metric, str) else str(getattr(metric, "__name__", metric))
 
 
-def _bound(metric: str | None, max_drop: str | float | None, min_sqnr: float | None, no_bound: bool) -> Bound:
-    if no_bound:
+def _bound(options: TuneOptions) -> Bound:
+    metric, max_drop, min_sqnr = _name_of(options.metric), options.max_drop, options.min_sqnr
+    named = options.task if options.task in MOST_LOST else None if metric in (None, "sqnr") else metric
+    if options.no_bound:
         if max_drop is not None or min_sqnr is not None:
             raise UsageError("--no-bound contradicts --max-drop and --min-sqnr")
-        return Bound(metric=None if metric == "sqnr" else metric)
-    named = None if metric in (None, "sqnr") else metric
+        return Bound(metric=named)
     if max_drop is not None and named is None:
-        raise UsageError("--max-drop needs --metric: it bounds the fall of a metric")
-    drop = None if named is None else parse_share(str(max_drop)) if max_drop is not None else 0.01
+        raise UsageError("--max-drop needs --metric or --task: it bounds the fall of a metric")
+    usual = MOST_LOST.get(options.task, 0.01)
+    drop = None if named is None else parse_share(str(max_drop)) if max_drop is not None else usual
     if named is None and min_sqnr is None:
         min_sqnr = DEFAULT_MIN_SQNR_DB
     return Bound(check_sqnr(min_sqnr), named, drop)

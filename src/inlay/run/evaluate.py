@@ -259,7 +259,8 @@ class Evaluator:
             if equal is not None:
                 return equal
             stage = "accuracy"
-            accuracy = self._judge.judge(self._worker.run(artifact, self._feeds) if built is None else built.outputs)
+            outputs = self._worker.run(artifact, self._feeds) if built is None else built.outputs
+            accuracy = self._judge.judge(outputs, in_task=proposal.anchor)
             if not accuracy.feasible and not (proposal.anchor or proposal.timed):
                 return Trial(proposal, Infeasible(accuracy))
             stage = "measure"

@@ -18,6 +18,8 @@ from inlay.measure.own_precision import BLOCKS, gain_in_float32
 from inlay.measure.race import Meter
 from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Metric, Outputs
+from inlay.quant.tasks.layouts import Facts
+from inlay.quant.tasks.recognize import recognized
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, PARTS, PRECISION, PrecisionChoice, digest_of
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
@@ -81,7 +83,10 @@ class Given:
             bound: that must be kept; None for none.
             metric: of the bound.
         """
-        return Judge(reference, samples, bound or Bound(), metric, confidence=None, parts=self.judge.parts)
+        task = self.judge.task
+        if task is not None:
+            task = task.bound(binds=bound is not None and binds_in_task(bound))
+        return Judge(reference, samples, bound or Bound(), metric, confidence=None, parts=self.judge.parts, task=task)
 
     def remark(self, bound: Bound, target: str) -> str:
         """What people should know of it, if anything."""
@@ -90,6 +95,11 @@ class Given:
         db, least = self.accuracy.sqnr_db, bound.min_sqnr_db
         lost = "" if least is None or db >= least else f", below {least:g} dB with nothing in 8 bits"
         return f"{target} itself computes the given model at {shown_sqnr(db)} against float32{lost} ({self.precision})"
+
+
+def binds_in_task(bound: Bound) -> bool:
+    """Whether what a model is for counts beside ``bound``: not where a metric decides, nor where there is no bound."""
+    return bound.metric is None and bound.min_sqnr_db is not None
 
 
 def run_given(session: Session) -> Given:
@@ -128,7 +138,12 @@ def run_given(session: Session) -> Given:
     def compared() -> Judge:
         with session.given_model_runs():
             reference = outputs.result() if exact is None else exact
-        judge = Judge(reference, inputs.judging, inputs.config.bound, inputs.metric, confidence, apart)
+        task = None
+        if inputs.samples.kind != "random":
+            task = recognized(reference, Facts.of(inputs.judging), inputs.config.task)
+        if task is not None and binds_in_task(inputs.config.bound):  # else what nothing has seen tells
+            task = task.bound(binds=task.finds_rows or not inputs.parts.verified)
+        judge = Judge(reference, inputs.judging, inputs.config.bound, inputs.metric, confidence, apart, task=task)
         judge.refuse_idle_bound()
         return judge
 

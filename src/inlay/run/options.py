@@ -38,6 +38,7 @@ class TuneOptions(Options):
     labels: Annotated[str | Path | np.ndarray | None, options.LABELS] = None
     mask: Annotated[str, options.MASK] = AUTO_MASK
     metric: Annotated[str | Callable[..., float] | None, options.METRIC] = None
+    task: Annotated[str, options.TASK] = TuneConfig.task
     max_drop: Annotated[str | float | None, options.MAX_DROP] = None
     min_sqnr: Annotated[float | None, options.MIN_SQNR] = None
     no_bound: Annotated[bool, options.NO_BOUND] = False

@@ -53,6 +53,7 @@ class AnchorResult:
             "sqnr_db": accuracy.sqnr_db,
             "worst_output": accuracy.worst,
             "metric": accuracy.metric,
+            **accuracy.task_json,
             "feasible": accuracy.feasible,
             "why": accuracy.reason,
             **left,
@@ -184,6 +185,7 @@ class Best:
             "worst_output": accuracy.worst,
             "metric": accuracy.metric,
             "metric_drop": accuracy.drop,
+            **accuracy.task_json,
             "verified": self.verified,
             "bound_shown": self.bound_shown,
             "bound_broken": self.bound_broken,
@@ -282,6 +284,7 @@ class TuneResult:
             where += " that the search saw"
         fidelity = shown_sqnr(accuracy.sqnr_db)
         metric = "" if accuracy.metric is None else f"metric {accuracy.metric:.4f}, "
+        metric += f"{accuracy.figures[0].said}, " if accuracy.figures else ""
         sure = "" if best.confirmed else "NOT CONFIRMED: "
         unproven = f"{best.unproven}. " if best.unproven else ""
         sure += "estimated " if is_estimate(self.facts) else ""

@@ -25,7 +25,7 @@ from inlay.run.robustness import StressTest
 from inlay.trial import Accuracy, Failed, Measured
 from inlay.types import Placement
 
-_METRIC_STEP_DB = 3.0  # half the noise: the next attempt after a rejection by a metric, whose distance has no dB
+_METRIC_STEP_DB = 3.0  # half the noise: the next attempt after a rejection by metric or task, which has no dB
 _LEAST_STEP_DB = 0.1  # the next attempt must differ, however narrowly the last one failed
 
 
@@ -76,6 +76,8 @@ class Rejected:
             return searched.sqnr_db + _METRIC_STEP_DB
         if isinstance(self.unseen, Failed):
             return None
+        if any(figure.broken for figure in self.unseen.figures) and self.unseen.sqnr_db >= bound_db:
+            return searched.sqnr_db + _METRIC_STEP_DB
         return searched.sqnr_db + max(_LEAST_STEP_DB, bound_db - self.unseen.sqnr_db)
 
 
@@ -242,7 +244,7 @@ class Verifier:
         try:
             outputs = self._worker.run(entry.file, unseen.feeds)
             self._each_db[entry.key] = judge.each_db(outputs)
-            return judge.judge(outputs)
+            return judge.judge(outputs, in_task=True)
         except TargetError as error:
             return Failed("accuracy", str(error))
         finally:

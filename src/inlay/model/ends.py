@@ -1,0 +1,63 @@
+"""Which operators compute the elements of each output: those behind what only moves, joins or rescales elements."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from inlay.data import Ends
+
+_MOVING = frozenset(
+    {"Cast", "Concat", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad"}
+    | {"Reshape", "Resize", "ScatterND", "Slice", "Split", "Squeeze", "TopK", "Transpose", "Unsqueeze", "Upsample"}
+)
+_AFFINE = frozenset({"Add", "Div", "Mul", "Sub"})
+"""A bias, or the scale of what is decoded, where one side is constant."""
+_MOST_NODES = 4096  # behind one output: heads are far smaller
+
+
+def ends_of(model: ir.Model) -> Ends:
+    """What computes the outputs of ``model``, in linear time."""
+    operators = frozenset(node.op_type for node in model.graph.all_nodes())
+    computed, moved = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
+    for output in model.graph.outputs:
+        last, through = _last(output)
+        computed[str(output.name)], moved[str(output.name)] = frozenset(last), frozenset(through)
+    return Ends(computed, moved, operators)
+
+
+def _last(output: ir.Value) -> tuple[set[str], set[str]]:
+    """Types of the operators that compute an output, and of those in between."""
+    last, through, seen, waiting = set[str](), set[str](), set[ir.Value](), [output]
+    while waiting and len(seen) < _MOST_NODES:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        node = value.producer()
+        if node is None:
+            continue
+        data = _data(node)
+        if data:
+            through.add(node.op_type)
+            waiting += data
+        else:
+            last.add(node.op_type)
+    return last, through
+
+
+def _data(node: ir.Node) -> list[ir.Value]:
+    """The values whose elements an operator hands on; none where it computes its own."""
+    if node.domain not in ("", "ai.onnx"):
+        return []
+    if node.op_type in _AFFINE:
+        varying = [v for v in node.inputs if v is not None and not _is_constant(v)]
+        return varying if len(varying) == 1 else []
+    if node.op_type not in _MOVING:
+        return []
+    given = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    return [v for v in given if v is not None]
+
+
+def _is_constant(value: ir.Value) -> bool:
+    node = value.producer()
+    return value.const_value is not None or (node is not None and node.op_type == "Constant")

@@ -1,0 +1,181 @@
+"""Tasks by name: what is told of each, and how much of it may be lost before a delivered model is below its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inlay.quant.metrics import AGREEMENTS, Agreement, Outputs, cosine
+from inlay.quant.tasks import detections, maps, sequences, vectors
+from inlay.quant.tasks.layouts import Layout
+from inlay.trial import TaskFigure
+
+MOST_LOST: Mapping[str, float] = {
+    "detector": 0.05,
+    "classifier": 0.03,
+    "text": 0.02,
+    "tokens": 0.03,
+    "embedding": 0.02,
+    "masks": 0.05,
+    "sound": 3.0,
+}
+"""By task, what its figures may lose: shares of detections (recall and precision), of samples with the same class, of
+symbols, of tokens, of the cosine, of the mean IoU; and dB of the log-spectral distance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """One thing that is told of a task.
+
+    Attributes:
+        name: of the figure, as of a metric.
+        agreement: computes it.
+        words: for people: of ``value`` and ``lost`` as percentages or as they are.
+        most: what may be lost, or None.
+    """
+
+    name: str
+    agreement: Agreement
+    words: Callable[[float, float], str]
+    most: float | None = None
+
+    def of(self, outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> TaskFigure | None:
+        """The figure of ``outputs``; None where there is nothing to tell."""
+        right, of = self.agreement.counts(outputs, reference) if self.agreement.counts is not None else (0, 0)
+        if self.agreement.hits is not None:
+            hits = self.agreement.hits(outputs, reference)
+            right, of = int(np.count_nonzero(hits)), hits.size
+        if self.agreement.counts is not None and not of:
+            return None
+        value = right / of if of else self.agreement.of(outputs, reference)
+        if not np.isfinite(value):
+            return None
+        lost = max(0.0, (0.0 if self.name == LSD else 1.0) - value)
+        counted = f" ({right} of {of})" if of else ""
+        return TaskFigure(self.name, value, lost, self.most, right, of, self.words(value, lost) + counted)
+
+
+LSD = "log-spectral-distance"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a model is for.
+
+    Attributes:
+        name: as ``--task`` takes it.
+        looks: for people, with an article.
+        figures: what is told, the most important first.
+        binds: a model that loses more than a figure allows does not keep the bound.
+        layout: of a detector, by which rows of what was found are brought into the float model's order.
+    """
+
+    name: str
+    looks: str
+    figures: tuple[Figure, ...]
+    binds: bool = False
+    layout: Layout | None = None
+
+    @property
+    def finds_rows(self) -> bool:
+        """Whether outputs are rows of what was found, in any order and number."""
+        return self.layout is not None and self.layout.found
+
+    def bound(self, binds: bool) -> Task:
+        """The same where its figures count, or are only told."""
+        return replace(self, binds=binds)
+
+    def told(self, outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> tuple[TaskFigure, ...]:
+        """All figures of ``outputs``."""
+        found = (figure.of(outputs, reference) for figure in self.figures)
+        return tuple(figure for figure in found if figure is not None)
+
+    def aligned(self, want: Outputs, got: Outputs) -> Outputs:
+        """``got`` with rows of what was found in the order of ``want``."""
+        return detections.aligned(self.layout, want, got) if self.layout is not None and self.layout.found else got
+
+
+def broken(figures: Sequence[TaskFigure]) -> str:
+    """What of a task is lost, and how much may be; empty where that is kept."""
+    for figure in figures:
+        if figure.broken and figure.most is not None:
+            allowed = f"{figure.most:g} dB" if figure.name == LSD else f"{100 * figure.most:g} %"
+            return f"of {figure.name} more than {allowed} is lost: {figure.said}"
+    return ""
+
+
+def detector(layout: Layout) -> Task:
+    """One whose outputs are read as ``layout`` says."""
+    most = MOST_LOST["detector"]
+    figures = (
+        Figure("detections kept", detections.kept(layout), _share("of float's detections kept"), most),
+        Figure("detections shared", detections.shared(layout), _share("of its own are float's"), most),
+    )
+    offsets = " whose boxes are offsets, so that anchors are compared" if layout.form == "offsets" else ""
+    return Task("detector", f"a detector{offsets}", figures, layout=layout)
+
+
+def classifier(classes: int) -> Task:
+    """One of so many classes."""
+    top1 = Figure(
+        "top1-agreement", AGREEMENTS["top1-agreement"], _share("top-1 agreement with float"), MOST_LOST["classifier"]
+    )
+    top5 = Figure("top5-agreement", AGREEMENTS["top5-agreement"], _share("have float's class among their first five"))
+    return Task("classifier", "a classifier", (top1, top5) if classes >= 10 else (top1,))
+
+
+def text(output: str, time_axis: int, blank: int) -> Task:
+    """A recognizer of text, or speech, by CTC."""
+    words = _error("text error against float's")
+    figure = Figure("text kept", sequences.ctc(output, time_axis, blank), words, MOST_LOST["text"])
+    return Task("text", "a recognizer of text (CTC)", (figure,))
+
+
+def tokens(output: str, written: bool) -> Task:
+    """A model of tokens: by scores of each position, or by those that are ``written``."""
+    if written:
+        agreement, words = sequences.token_edits(output), _error("of tokens differ from float's")
+    else:
+        agreement, words = AGREEMENTS["token-agreement"], _share("of positions choose float's token")
+    return Task("tokens", "a model of tokens", (Figure("token-agreement", agreement, words, MOST_LOST["tokens"]),))
+
+
+def embedding(output: str) -> Task:
+    """A model whose output is a vector for what it is given."""
+    figures = (
+        Figure(
+            "cosine", Agreement(cosine), lambda value, _: f"mean cosine {value:.4f} to float's", MOST_LOST["embedding"]
+        ),
+        Figure("rank correlation", vectors.rank_correlation(output), lambda value, _: f"rank correlation {value:.4f}"),
+    )
+    return Task("embedding", "an embedding", figures)
+
+
+def masks(classes: Callable[[np.ndarray], np.ndarray], outputs: Sequence[str], count: int) -> Task:
+    """A model that says of each pixel, or frame, what it belongs to."""
+    iou = maps.mask_iou(classes, outputs, count)
+    words: Callable[[float, float], str] = lambda value, _: f"mean IoU {value:.4f} with float's masks"  # noqa: E731
+    return Task("masks", "a model of masks", (Figure("mask-iou", iou, words, MOST_LOST["masks"]),))
+
+
+def sound(outputs: Sequence[str]) -> Task:
+    """A synthesizer, or whatever gives sound."""
+    words: Callable[[float, float], str] = lambda _, lost: f"log-spectral distance {lost:.2f} dB"  # noqa: E731
+    return Task(
+        "sound", "a model of sound", (Figure(LSD, maps.log_spectral_distance(outputs), words, MOST_LOST["sound"]),)
+    )
+
+
+def _share(of: str) -> Callable[[float, float], str]:
+    return lambda value, _: f"{_floor(value)} % {of}"
+
+
+def _error(of: str) -> Callable[[float, float], str]:
+    return lambda _, lost: f"{np.ceil(1e4 * lost - 1e-9) / 100:.2f} % {of}"
+
+
+def _floor(share: float) -> str:
+    """In percent, rounded down: what is at most that must not be told as more."""
+    return f"{np.floor(1e3 * share + 1e-9) / 10:.1f}"
