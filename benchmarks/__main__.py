@@ -38,12 +38,14 @@ from benchmarks import (
     transfer,
     waste,
 )
-from benchmarks.rows import Row, collect, facts, trained, write_json, write_table
+from benchmarks.popular import packages
+from benchmarks.rows import Row, collect, collect_named, facts, trained, write_json, write_table
 from inlay.errors import InlayError
 from inlay.installed import __version__
 from inlay.targets.registry import create
 
 OUT = Path(__file__).parent / "out"
+BUDGET_S, POPULAR_S = 40.0, 90.0
 
 
 def run_quality(options: argparse.Namespace) -> None:
@@ -260,6 +262,32 @@ def run_transfer(options: argparse.Namespace) -> None:
     write_table(options.out, "transfer", table, render.transfer)
 
 
+def run_popular(options: argparse.Namespace) -> None:
+    """``popular.json`` and ``.md``; models come from packages, and ``--models`` is not asked."""
+    # Imported here: pictures and fonts need packages that the other tables do without.
+    from benchmarks.popular import models as popular_models
+    from benchmarks.popular import row as popular_row
+    from benchmarks.popular import table as popular_table
+
+    budget, threads = options.budget, options.threads
+    settings = {"budget": budget, "threads": threads, "nncf": bool(options.nncf), "version": __version__}
+    known = list(popular_models.TASKS)
+    if unknown := [n for n in options.only if n not in known]:
+        raise SystemExit(f"there is no model {', '.join(unknown)}: there are {', '.join(known)}")
+
+    def make(name: str, work: Path) -> Row:
+        task = popular_models.TASKS[name]
+        try:
+            return popular_row.row(task, options.cache, work, budget, threads, options.nncf)
+        except Exception as error:  # of whatever type: the others' rows are made all the same
+            return {"model": name, "error": f"{type(error).__name__}: {error}"}
+
+    wanted = [n for n in known if not options.only or n in options.only]
+    rows = collect_named("popular", (wanted, known), options, make, settings, popular_table.line)
+    table = {"machine": facts(budget, threads), **popular_table.table(rows)}
+    write_table(options.out, "popular", table, popular_table.text)
+
+
 def publish(options: argparse.Namespace) -> None:
     """Copy finished tables to ``benchmarks/results``: those are committed."""
     render.RESULTS.mkdir(exist_ok=True)
@@ -306,6 +334,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "waste": run_waste,
     "budgets": run_budgets,
     "transfer": run_transfer,
+    "popular": run_popular,
     "publish": publish,
     "readme": rewrite_readme,
 }
@@ -316,7 +345,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", choices=COMMANDS, help="all of them without it")
     parser.add_argument("--models", type=Path, default=subjects.default_models(), help="folder of trained models")
-    parser.add_argument("--budget", type=float, default=40.0, help="seconds of search for each model of quality")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        help=f"seconds of search for each model ({BUDGET_S:g}; popular: {POPULAR_S:g})",
+    )
     parser.add_argument("--bound", type=float, default=quality.BOUND_DB, help="least dB of quality (default 20)")
     parser.add_argument(
         "--nncf",
@@ -333,6 +366,9 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models")
     parser.add_argument("--targets", nargs="+", default=[*runtimes.TARGETS], metavar="NAME", help="of runtimes")
+    parser.add_argument(
+        "--cache", type=Path, default=packages.default_cache(), metavar="DIR", help="packages of popular are kept here"
+    )
     parser.add_argument("--restart", action="store_true", help="forget the rows that are done")
     parser.add_argument("--many", type=int, default=compiles.MANY, help="builds of the long runs of compiles")
     parser.add_argument("--longest", type=float, default=compiles.LONGEST_S, help="most seconds of their search")
@@ -340,6 +376,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes of honesty")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
+    options.budget = options.budget or (POPULAR_S if options.table == "popular" else BUDGET_S)
     options.out.mkdir(parents=True, exist_ok=True)
     wanted = [options.table] if options.table else list(render.TABLES)
     for name in wanted:

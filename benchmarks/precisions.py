@@ -19,7 +19,7 @@ from benchmarks.subjects import Subject
 from inlay import api
 from inlay.errors import InlayError
 from inlay.quant.extract import extract
-from inlay.targets.registry import known_rewrites
+from inlay.targets.registry import known_operators
 
 TYPES = ("uint8", "uint16", "fp8")
 """Of the integers, the signed ones leave as much: weights are signed anyway."""
@@ -46,7 +46,7 @@ def row(subject: Subject, folder: Path) -> dict[str, Any]:
 def _read_back(path: Path) -> dict[str, Any]:
     model = onnx.load(path)
     facts = {p.key: p.value for p in model.metadata_props}
-    placement = extract(ir.from_proto(model), known_rewrites()).placement
+    placement = extract(ir.from_proto(model), known_operators()).placement
     return {
         "opset": next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")),
         "ports": len(placement),

@@ -10,6 +10,7 @@ calibration nor search has seen. NNCF quantizes the ONNX model, where ``--nncf``
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,9 @@ def row(
     recipes: dict[str, Recipe | str] = {NORMALIZED: Recipe().set_global(None), **{name: name for name in RECIPES}}
     made, notes = paired.quantized(subject, folder, recipes, target)
     files = {"delivered": result.model_path, "given": subject.model, **made}
-    for name, method in PEERS.items():
-        theirs = peer.quantize(method, subject.model, subject.samples, folder / f"{name}.onnx")
-        if theirs.path is not None:
-            files[name] = theirs.path
-        if theirs.note:
-            notes[name] = theirs.note
-    if nncf:
-        path = folder / "nncf.onnx"
-        notes[NNCF] = nncf_peer.quantize(nncf, subject.model, subject.samples, path, nncf_peer.PRESETS[0])
-        if not notes[NNCF]:
-            files[NNCF] = path
+    theirs, why_not = by_others(subject, folder, nncf)
+    files.update(theirs)
+    notes.update(why_not)
     samples = paired.read(subject.samples, subject.model, 1)
     targets = dict.fromkeys(files, target)
     readings = paired.measure(files, samples, BLOCKS, PROCESSES, targets=targets)
@@ -127,6 +120,27 @@ def row(
         },
         "stopped_because": search["stopped_because"],
     }
+
+
+def by_others(
+    subject: Subject, folder: Path, nncf: str | None, methods: Mapping[str, str] = PEERS
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """The files that other tools make of a model in their usual settings, and why some do not; both by name."""
+    files: dict[str, Path] = {}
+    notes: dict[str, str] = {}
+    for name, method in methods.items():
+        path = folder / f"{name.replace('/', ' ')}.onnx"
+        theirs = peer.quantize(method, subject.model, subject.samples, path)
+        if theirs.path is not None:
+            files[name] = theirs.path
+        if theirs.note:
+            notes[name] = theirs.note
+    if nncf:
+        path = folder / "nncf.onnx"
+        notes[NNCF] = nncf_peer.quantize(nncf, subject.model, subject.samples, path, nncf_peer.PRESETS[0])
+        if not notes[NNCF]:
+            files[NNCF] = path
+    return files, notes
 
 
 def delivered(folder: Path) -> Path:

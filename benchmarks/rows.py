@@ -55,9 +55,26 @@ def collect(
     line: Callable[[Row], str] | None = None,
 ) -> list[Row]:
     """The row of each model: those that an earlier run wrote with the same settings, and new ones."""
+
+    def row(name: str, work: Path) -> Row:
+        return make(subjects.make(name, options.models, work), work)
+
+    return collect_named(table, (names, subjects.names(options.models)), options, row, settings, line)
+
+
+def collect_named(
+    table: str,
+    names: tuple[Sequence[str], Sequence[str]],
+    options: argparse.Namespace,
+    make: Callable[[str, Path], Row],
+    settings: Row,
+    line: Callable[[Row], str] | None = None,
+) -> list[Row]:
+    """As :func:`collect`, of any subjects: ``names`` are those that are wanted, and all in the order of the table."""
+    wanted, order = names
     folder = options.out / "rows" / table
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
+    for name in wanted:
         path, work = folder / f"{name}.json", options.out / "work" / table / name
         if options.restart:
             path.unlink(missing_ok=True)
@@ -69,14 +86,13 @@ def collect(
         begun = time.monotonic()
         print(f"{table}: {name} …", flush=True)
         try:
-            found = make(subjects.make(name, options.models, work), work)
+            found = make(name, work)
         except (InlayError, subprocess.CalledProcessError) as error:  # one model must not lose the others' figures
             found = {"model": name, "error": str(error)}
         seconds = round(time.monotonic() - begun, 1)
         write_json(path, {**found, "settings": settings, "seconds": seconds})
         shutil.rmtree(work, ignore_errors=True)
         print(f"{table}: {name}: {_shown(found, line)} ({seconds:.0f} s)", flush=True)
-    order = subjects.names(options.models)
     rows = [json.loads(p.read_text(encoding="utf8")) for p in folder.glob("*.json")]
     rows = [r for r in rows if r["settings"] == settings and r["model"] in order]
     return sorted(rows, key=lambda r: order.index(r["model"]))

