@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from inlay.data import Feed, save_feed
 from inlay.measure.client import Worker
@@ -68,6 +68,51 @@ def test_what_is_drawn_is_distributed_as_asked_for_and_the_same_each_time(
     assert np.corrcoef(found["y"].ravel(), found["z"].ravel())[0, 1] == pytest.approx(0.0, abs=0.12)
     assert random_operators(model.graph) == {op_type: 2}
     assert not random_operators(fixed.graph)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17])
+@pytest.mark.parametrize("dtype", [TensorProto.INT32, TensorProto.INT64])
+def test_classes_are_drawn_by_their_scores(opset: int, dtype: int) -> None:
+    """As the runtime draws them, by their frequencies, and the same each time."""
+    b = Builder(opset=opset)
+    scores = np.log(np.array([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]], np.float32))
+    x = b.input("x", ("batch", 4))
+    b.output(b.node("y", "Multinomial", [x], ["y"], sample_size=4000, dtype=dtype), dtype)
+    fixed = pinned(b.model())
+    assert not random_operators(fixed.graph)
+    found, same = twice(fixed, {"x": scores})
+    own, _ = twice(b.model(), {"x": scores})
+    assert np.array_equal(found["y"], same["y"])
+    assert (found["y"].shape, found["y"].dtype) == (own["y"].shape, own["y"].dtype)
+    for y in (found["y"], own["y"]):
+        shares = np.stack([np.bincount(row, minlength=4) / 4000 for row in y])
+        assert np.abs(shares - np.exp(scores)).max() < 0.03
+
+
+@pytest.mark.parametrize("training", [True, False, None])
+def test_a_dropout_in_training_drops_the_same_elements(training: bool | None) -> None:
+    """None: by an input. One that is told not to train draws nothing; negative control: one that trains does."""
+    b = Builder(opset=17)
+    x, ratio = b.input("x", (60, 50)), b.constant("ratio", np.float32(0.25))
+    b.output(b.node("y", "Dropout", [x, ratio, b.input("on", (), TensorProto.BOOL)], ["y"]))
+    model = b.model()
+    if training is not None:
+        model.graph.initializer.append(numpy_helper.from_array(np.array(training), "on"))
+        del model.graph.input[1]
+    feed: Feed = {"x": np.ones((60, 50), np.float32)}
+    feed |= {"on": np.array(True)} if training is None else {}
+    fixed = pinned(model)
+    if training is False:
+        assert fixed is model
+        return
+    own, again = twice(model, feed)
+    assert not np.array_equal(own["y"], again["y"])
+    found, same = twice(fixed, feed)
+    assert np.array_equal(found["y"], same["y"])
+    assert set(np.unique(found["y"]).tolist()) == set(np.unique(own["y"]).tolist())
+    assert (found["y"] == 0).mean() == pytest.approx(0.25, abs=0.04)
+    if training is None:
+        assert np.array_equal(twice(fixed, feed | {"on": np.array(False)})[0]["y"], feed["x"])
 
 
 def test_nothing_and_single_numbers_are_drawn_too() -> None:

@@ -55,12 +55,14 @@ def test_another_shape_is_all_noise_and_is_told_from_little_noise(tmp_path: Path
     assert all(0 < noise < 0.1 for noise in behind)
 
 
-def test_the_noise_of_forms_is_all_noise_in_another_shape() -> None:
+def test_the_noise_of_forms_counts_what_another_length_lacks() -> None:
     feeds = sentences(2)
     want = [{"audio": np.arange(4.0)[None]}, {"audio": np.arange(6.0)[None]}]
     judge = Judge.of_model(ir.from_proto(voice()), feeds, want, AUTO_MASK)
     noise = ProductNoise(cast(PreparedModel, None), [], {}, feeds, judge)
-    assert noise._db([{"audio": np.arange(4.0)[None]}, {"audio": np.arange(5.0)[None]}]) == -300.0
+    lacking = noise._db([{"audio": np.arange(4.0)[None]}, {"audio": np.arange(5.0)[None]}])
+    assert lacking == pytest.approx(10 * np.log10((14 + 55) / 25)), "the sixth number, 5, is noise as a whole"
+    assert noise._db([{"audio": np.zeros((4, 1))}, {"audio": np.zeros((6, 1))}]) == -300.0, "in no common form"
     assert noise._db([{"audio": 1.1 * y["audio"]} for y in want]) == pytest.approx(20.0)
 
 

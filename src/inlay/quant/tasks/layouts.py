@@ -270,8 +270,10 @@ def _rows_found(reference: Sequence[Outputs], facts: Facts, floats: Sequence[str
         return None
     for name in floats:
         width = first[name].shape[-1] if first[name].ndim in (2, 3) else 0
+        if width not in (6, 7):
+            continue
         each = [y[name].reshape(-1, width) for y in reference if y[name].ndim and y[name].shape[-1] == width]
-        if width in (6, 7) and len(each) == len(reference):
+        if len(each) == len(reference):
             shift = width - 6  # before a row of 7 stands the image's number
             rows = np.concatenate(each)[:, shift:]
             axis = first[name].ndim - 1
