@@ -29,6 +29,7 @@ from inlay.model.passes.constants import (
 from inlay.model.passes.freeze import freeze_dimensions
 from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
+from inlay.model.passes.layouts import settle_layouts
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.pads import fold_pad_nodes, write_out_pads
@@ -131,6 +132,7 @@ def passes(
         compute,
         ("turn sequences into Split and Concat", fold_sequences),
         ("turn Sum into Add", split_sums),
+        ("move Transposes", settle_layouts),
         ("write out automatic pads", write_out_pads),
         ("fold Pad into what reads it", fold_pad_nodes),
         ("fold the factors of Gemm", fold_gemm_factors),

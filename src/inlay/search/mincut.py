@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from inlay.model.min_cut import SINK, SOURCE, FlowNetwork
 from inlay.search.labeling import LabelingProblem
 
-_MAX_CAPACITY = 1 << 30  # scipy's flows are 32-bit integers
-_SOURCE, _SINK = 0, 1  # low precision, float
 _FIRST = 2  # node of the first unit
 _INFINITE = -1  # index of the capacity that stands for infinity
 
@@ -26,16 +25,16 @@ class Network:
         self._nodes = self._units + _FIRST
         self._edges: list[tuple[int, int, int]] = []  # tail, head, index of the capacity: see cut
         for i in range(self._units):
-            self._edges += [(i + _FIRST, _SINK, i), (_SOURCE, i + _FIRST, self._units + i)]
+            self._edges += [(i + _FIRST, SINK, i), (SOURCE, i + _FIRST, self._units + i)]
         for i in np.flatnonzero(~problem.selectable).tolist():
-            self._edges.append((i + _FIRST, _SINK, _INFINITE))
+            self._edges.append((i + _FIRST, SINK, _INFINITE))
         quantize = 2 * self._units
         dequantize = quantize + len(problem.boundaries)
         for k, boundary in enumerate(problem.boundaries):
             consumers = [c + _FIRST for c in boundary.consumers]
-            producer = _SINK if boundary.producer < 0 else boundary.producer + _FIRST
-            if producer != _SINK:
-                readers = [_SINK] if boundary.float_reader else consumers
+            producer = SINK if boundary.producer < 0 else boundary.producer + _FIRST
+            if producer != SINK:
+                readers = [SINK] if boundary.float_reader else consumers
                 if len(readers) > 1:  # paid once, unless all of them are low
                     self._edges += [(self._nodes, reader, _INFINITE) for reader in readers]
                     readers = [self._auxiliary()]
@@ -44,10 +43,8 @@ class Network:
                 self._edges += [(consumer, self._nodes, _INFINITE) for consumer in consumers]
                 consumers = [self._auxiliary()]
             self._edges += [(consumer, producer, quantize + k) for consumer in consumers]
-        tail, head, self._capacity = np.array(self._edges, np.int64).reshape(-1, 3).T
-        code, self._slot = np.unique(tail * self._nodes + head, return_inverse=True)
-        self._heads = (code % self._nodes).astype(np.int32)
-        self._rows = np.searchsorted(code // self._nodes, np.arange(self._nodes + 1)).astype(np.int32)
+        self._capacity = np.array([index for *_, index in self._edges], np.int64)
+        self._flow = FlowNetwork(self._nodes, [(tail, head) for tail, head, _ in self._edges])
 
     @property
     def size(self) -> tuple[int, int]:
@@ -61,23 +58,8 @@ class Network:
             loss: what each unit costs more in low precision than in float, shape (n,).
             boundary_costs: as :attr:`LabelingProblem.boundary_costs`; negative ones count as zero.
         """
-        from scipy.sparse import csr_array  # takes long to load: what is refused or fails before is so at once
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
-        low = np.zeros(self._nodes, bool)
-        from_source = float(np.maximum(-loss, 0.0).sum())
-        if not from_source > 0.0:
-            return low[_FIRST : self._units + _FIRST]
-        # no flow exceeds what leaves the source, so that sum caps every capacity, and stands for infinity
-        costs = np.concatenate([loss, -loss, *boundary_costs, [from_source]])
-        scaled = np.clip(costs, 0.0, from_source)[self._capacity] / from_source * _MAX_CAPACITY
-        data = np.minimum(np.rint(np.bincount(self._slot, scaled, len(self._heads))), _MAX_CAPACITY).astype(np.int32)
-        network = csr_array((data, self._heads, self._rows), shape=(self._nodes, self._nodes))
-        residual = csr_array(network - maximum_flow(network, _SOURCE, _SINK).flow)
-        residual.data = (residual.data > 0).astype(np.int32)
-        residual.eliminate_zeros()
-        low[breadth_first_order(residual, _SOURCE, return_predecessors=False)] = True
-        return low[_FIRST : self._units + _FIRST]
+        costs = np.concatenate([loss, -loss, *boundary_costs, [np.inf]])
+        return self._flow.source_side(costs[self._capacity])[_FIRST : self._units + _FIRST]
 
     def _auxiliary(self) -> int:
         self._nodes += 1
