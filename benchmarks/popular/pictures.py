@@ -13,7 +13,7 @@ from scipy import stats
 from skimage import data as pictures
 
 from benchmarks.popular import packages
-from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Session, Task, first_outputs, save
+from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Session, Task, first_outputs, ratio_of_sums, save
 
 TUNED, JUDGED = 24, 64  # pictures of each kind
 SCORE, OVERLAP, SAME = 0.25, 0.45, 0.5  # least score, overlap that is suppressed, overlap of the same detection
@@ -104,10 +104,9 @@ def _judge_detector(model: Session, folder: Path) -> list[np.ndarray]:
     return [detections(output) for output in first_outputs(model, folder)]
 
 
-def agreement(records: Records, floats: Records) -> float:
-    """F1 of detections against the float model's, pooled over pictures."""
-    both = sum(matched(a, b) for a, b in zip(records, floats, strict=True))
-    return 2 * both / max(1, sum(map(len, records)) + sum(map(len, floats)))
+def agreement(found: np.ndarray, floats: np.ndarray) -> np.ndarray:
+    """Twice the detections that stand for the same, and all detections: F1 is their ratio."""
+    return np.array([2 * matched(found, floats), len(found) + len(floats)], np.float64)
 
 
 # --- classification --------------------------------------------------------------------------------------------------
@@ -135,9 +134,13 @@ def _judge_classifier(model: Session, folder: Path) -> list[np.ndarray]:
     return [output[0] for output in first_outputs(model, folder)]
 
 
-def _rank_correlation(records: Records, floats: Records) -> float:
+def _both_scores(found: np.ndarray, floats: np.ndarray) -> np.ndarray:
+    return np.array([found[1], floats[1]])
+
+
+def _rank_correlation(records: Records) -> float:
     """Spearman's correlation of the second class's probability with the float model's, over pictures."""
-    return float(stats.spearmanr([a[1] for a in records], [b[1] for b in floats]).statistic)
+    return float(stats.spearmanr(*np.transpose(records)).statistic)
 
 
 TASKS = (
@@ -146,10 +149,11 @@ TASKS = (
         ("nudenet", "ultralytics"),
         _make_detector,
         _judge_detector,
-        agreement,
+        ratio_of_sums,
         "F1 of detections against float (IoU 0.5)",
         higher=True,
         bound=0.05,
+        pair=agreement,
     ),
     Task(
         "open_nsfw_resnet",
@@ -160,5 +164,6 @@ TASKS = (
         "rank correlation of the score with float",
         higher=True,
         bound=0.05,
+        pair=_both_scores,
     ),
 )

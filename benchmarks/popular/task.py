@@ -32,7 +32,8 @@ class Task:
         packages: whose files are used.
         make: lays the folder; arguments are the cache of packages and the folder.
         judge: records of a model's session on the folder's evaluation.
-        value: the measure of records beside those of the float model.
+        pair: of a sample's record and the float model's, the record of both; the first alone where that is enough.
+        value: the measure of such records.
         metric: what the measure is called, with its unit where it has one.
         higher: more of it is better.
         bound: by how much it may be worse than the float model's.
@@ -44,12 +45,13 @@ class Task:
     packages: tuple[str, ...]
     make: Callable[[Path, Path], None]
     judge: Callable[[Session, Path], list[np.ndarray]]
-    value: Callable[[Records, Records], float]
+    value: Callable[[Records], float]
     metric: str
     higher: bool
     bound: float
     trained: bool = True
-    options: tuple[str, ...] = field(default=())
+    pair: Callable[[np.ndarray, np.ndarray], np.ndarray] = field(default=lambda record, _float: record)
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,18 @@ def judged(task: Task, records: Records, floats: Records, seed: int = 0) -> Judg
     """The measure of ``records`` beside the float model's records of the same samples."""
 
     def loss(order: Iterable[int]) -> float:
-        mine, theirs = zip(*((records[i], floats[i]) for i in order), strict=True)
-        change = task.value(mine, theirs) - task.value(theirs, theirs)
+        mine, own = zip(*(pairs[i] for i in order), strict=True)
+        change = task.value(mine) - task.value(own)
         return -change if task.higher else change
 
     if len(records) != len(floats):
         raise ValueError(f"{len(records)} records of a model, {len(floats)} of the float model")
-    n = len(records)
+    pairs = [(task.pair(a, b), task.pair(b, b)) for a, b in zip(records, floats, strict=True)]
+    n = len(pairs)
     rng = np.random.default_rng(seed)
     losses = [loss(rng.integers(n, size=n)) for _ in range(RESAMPLES)]
     low, high = np.nanpercentile(losses, (2.5, 97.5))
-    return Judged(float(task.value(records, floats)), float(loss(range(n))), float(low), float(high))
+    return Judged(float(task.value([a for a, _ in pairs])), float(loss(range(n))), float(low), float(high))
 
 
 def session(model: Path, threads: int = 1) -> Session:
@@ -109,8 +112,8 @@ def save(path: Path, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
     np.savez(path, **{name: np.stack([s[name] for s in samples]) for name in samples[0]})
 
 
-def ratio_of_sums(records: Records, _floats: Records) -> float:
-    """Of records of two numbers: errors by what could be wrong, pooled."""
+def ratio_of_sums(records: Records) -> float:
+    """Of records of two numbers: what was counted by what there was to count, pooled over samples."""
     errors, of = np.sum(np.reshape(records, (len(records), 2)), axis=0)
     return float(errors / of)
 

