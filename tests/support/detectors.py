@@ -118,6 +118,58 @@ def detector(make: Make, seed: int = 0, pixels: float = SIZE) -> onnx.ModelProto
     return model
 
 
+def finder(seed: int = 0, sides: float = 96.0) -> onnx.ModelProto:
+    """The same with its suppression: rows of what it finds, as many as there are, in the order of their scores.
+
+    Outputs: corners ``dets``, shape (n, 4); ``conf`` and ``labels``, shape (n,).
+    """
+    model = detector("separate", seed, pixels=sides)
+    graph = model.graph
+
+    def constant(name: str, array: np.ndarray | np.generic) -> None:
+        graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+
+    for name, number in (
+        ("most", np.array([50], np.int64)),
+        ("overlap", np.array([0.5], np.float32)),
+        ("least", np.array([0.25], np.float32)),
+    ):
+        constant(name, number)
+    constant("label_at", np.array(1, np.int64))
+    constant("row_at", np.array(2, np.int64))
+    constant("first_axis", np.array([0], np.int64))
+    constant("half", np.float32(0.5))
+    make = helper.make_node
+    graph.node.extend(
+        [
+            make("Transpose", ["boxes"], ["rows"], perm=[0, 2, 1]),
+            make("NonMaxSuppression", ["rows", "scores", "most", "overlap", "least"], ["chosen"], center_point_box=1),
+            make("Gather", ["chosen", "label_at"], ["labels"], axis=1),
+            make("Gather", ["chosen", "row_at"], ["at"], axis=1),
+            make("Squeeze", ["rows", "first_axis"], ["all_rows"]),
+            make("Gather", ["all_rows", "at"], ["chosen_rows"], axis=0),
+            make("Split", ["chosen_rows"], ["center", "size"], axis=1),
+            make("Mul", ["size", "half"], ["reach"]),
+            make("Sub", ["center", "reach"], ["low"]),
+            make("Add", ["center", "reach"], ["high"]),
+            make("Concat", ["low", "high"], ["dets"], axis=1),
+            make("ReduceMax", ["scores"], ["best"], axes=[1], keepdims=0),
+            make("Squeeze", ["best", "first_axis"], ["all_best"]),
+            make("Gather", ["all_best", "at"], ["conf"], axis=0),
+        ]
+    )
+    del graph.output[:]
+    graph.output.extend(
+        [
+            helper.make_tensor_value_info("dets", TensorProto.FLOAT, ["found", 4]),
+            helper.make_tensor_value_info("conf", TensorProto.FLOAT, ["found"]),
+            helper.make_tensor_value_info("labels", TensorProto.INT64, ["found"]),
+        ]
+    )
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
 def images(count: int, seed: int, patch: int = 8) -> np.ndarray:
     """Images of ``patch``-sized squares of noise, shape (count, 3, SIZE, SIZE); another ``patch`` is another source."""
     small = np.random.default_rng(seed).random((count, 3, SIZE // patch, SIZE // patch))

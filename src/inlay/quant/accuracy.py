@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,8 @@ class Judge:
         self._wanted = self._padding.without_each(reference)
         self._labels = samples.labels
         self._bound = bound
-        self._metric = metric
+        named = task is not None and bound.metric == task.name
+        self._metric = task.figures[0].agreement if task is not None and named else metric
         self._confidence = confidence
         self._apart = len(reference) if apart is None else apart
         self.task = task
@@ -231,6 +233,13 @@ class Judge:
             picked, truth = [of[i] for i in chosen], [ours[i] for i in chosen]
             return value_of(metric, picked, truth, None if labels is None else labels[chosen])
 
+        def drop_of(chosen: np.ndarray) -> float:
+            return value(ours, chosen) - value(outputs, chosen)
+
+        if isinstance(metric, Agreement) and metric.counts is not None:  # which add up, sample by sample
+            pairs = zip(outputs, ours, strict=True)
+            counts = np.array([metric.counts([got], [want]) for got, want in pairs]).reshape(-1, 2)
+            drop_of = partial(_lost_share, counts)
         found = value(outputs)
         return Pairs(
             name=str(self._bound.metric),
@@ -239,7 +248,7 @@ class Judge:
             samples=len(outputs),
             hits=(hits[0], hits[1]) if hits[0] is not None and hits[1] is not None and hits[0].size else None,
             is_agreement=isinstance(metric, Agreement),
-            drop_of=lambda chosen: value(ours, chosen) - value(outputs, chosen),
+            drop_of=drop_of,
         )
 
     def _metric_of(self, outputs: Sequence[Outputs]) -> float | None:
@@ -338,6 +347,12 @@ def sqnr_db(signal: float, noise: float) -> float:
     if noise <= 0.0:
         return EXACT_DB
     return float(np.clip(10.0 * np.log10(max(signal, 1e-300) / noise), -EXACT_DB, EXACT_DB))
+
+
+def _lost_share(counts: np.ndarray, chosen: np.ndarray) -> float:
+    """The share that is lost in some samples, from what is right in each and of how many, shape (samples, 2)."""
+    right, of = counts[chosen].sum(axis=0)
+    return float(1.0 - right / of) if of else 0.0
 
 
 def _silent(outputs: Sequence[Outputs]) -> tuple[str, ...]:

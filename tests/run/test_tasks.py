@@ -1,0 +1,112 @@
+"""Runs tell accuracy in the terms of the task, and deliver nothing that loses too much of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import inlay
+from inlay.cli.render import verdict
+from inlay.errors import UsageError
+from inlay.quant.tasks.task import Task
+from inlay.report.page import accuracy_words
+from inlay.trial import TaskFigure
+from tests.support.detectors import detector, finder, images
+
+pytestmark = pytest.mark.usefixtures("null_in_process")
+
+LIMITS: dict[str, Any] = {"target": "null", "budget": None, "max_measurements": 8}
+
+
+def feeds(count: int) -> list[dict[str, np.ndarray]]:
+    return [{"images": image[None]} for image in images(count, 1)]
+
+
+def lines(result: inlay.TuneResult) -> str:
+    return "\n".join(line for line in verdict(result) if isinstance(line, str))
+
+
+def test_the_task_is_told_wherever_accuracy_is(tmp_path: Path) -> None:
+    onnx.save(detector("joined"), tmp_path / "m.onnx")
+    result = inlay.tune(tmp_path / "m.onnx", data=feeds(24), out=tmp_path / "out", **LIMITS)
+    found = json.loads((tmp_path / "out/result.json").read_text())
+    told = found["best"]["task"]
+    assert told["looks_like"] == "a detector"
+    kept, shared = told["figures"]
+    assert (kept["name"], shared["name"]) == ("detections kept", "detections shared")
+    assert kept["right"] == round(kept["value"] * kept["of"]) <= kept["of"]
+    assert kept["most"] == 0.05
+    assert f"Task: this looks like a detector: {kept['said']}, {shared['said']}, over 6 unseen samples" in lines(result)
+    assert kept["said"] in result.summary()
+    assert f"This looks like a detector: {kept['said']}" in accuracy_words(found)
+    assert all("task" in anchor for anchor in found["anchors"] if anchor["name"] == "full-int8")
+    assert str(result.bound) == "SQNR at least 20 dB"
+
+
+def test_rows_of_what_is_found_are_judged_and_delivered(tmp_path: Path) -> None:
+    """In low precision their number changes; before, none of it could be delivered."""
+    onnx.save(finder(), tmp_path / "m.onnx")
+    result = inlay.tune(tmp_path / "m.onnx", data=feeds(24), out=tmp_path / "out", **LIMITS)
+    assert result.best.verification is not None
+    assert result.best.qdq_pairs > 0
+    assert [figure.broken for figure in result.best.verification.figures] == [False, False]
+    assert np.isfinite(result.best.verification.sqnr_db)
+    anchors = json.loads((tmp_path / "out/result.json").read_text())["anchors"]
+    (full,) = [anchor for anchor in anchors if anchor["name"] == "full-int8"]
+    assert full["task"]["figures"][0]["right"] < full["task"]["figures"][0]["of"]
+    assert "has another shape than float's in" in full["reshaped"]
+    assert full["sqnr_db"] > 0.0
+
+
+@pytest.mark.parametrize("task", ["auto", "none"])
+def test_what_loses_the_task_is_not_delivered(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its SQNR; negative control: where nobody asks for the task, it is."""
+    onnx.save(detector("separate"), tmp_path / "m.onnx")
+
+    def half(self: Task, outputs: Any, reference: Any) -> tuple[TaskFigure, ...]:
+        same = all(np.array_equal(a["scores"], b["scores"]) for a, b in zip(outputs, reference, strict=True))
+        lost = 0.0 if same else 0.5
+        return (TaskFigure("detections kept", 1.0 - lost, lost, 0.05, round(20 * (1.0 - lost)), 20, "half are kept"),)
+
+    monkeypatch.setattr(Task, "told", half)
+    result = inlay.tune(tmp_path / "m.onnx", data=feeds(24), out=tmp_path / "out", task=task, **LIMITS)
+    if task == "none":
+        assert result.best.qdq_pairs > 0
+        return
+    accuracy = result.best.verification
+    assert result.best.is_float or (accuracy is not None and accuracy.figures[0].lost == 0.0), "its scores are float's"
+    assert any("on unseen samples of detections kept more than 5 % is lost: half are kept" in n for n in result.notes)
+
+
+def test_a_task_that_is_named_is_the_bound(tmp_path: Path) -> None:
+    onnx.save(detector("separate"), tmp_path / "m.onnx")
+    result = inlay.tune(tmp_path / "m.onnx", data=feeds(24), out=tmp_path / "out", task="detector", **LIMITS)
+    assert result.bound == "detector at most 0.05 below float"
+    assert result.best.metric_statement is not None
+    assert result.best.metric_statement.name == "detector"
+    accuracy = result.best.verification
+    assert accuracy is not None
+    assert accuracy.metric == pytest.approx(accuracy.figures[0].value)
+    for options, why in (
+        ({"task": "segmenter"}, "--task segmenter: give auto, none, detector"),
+        ({"task": "masks", "metric": "cosine"}, "--task names a bound, and so does --metric"),
+        ({"task": "detector", "data": None}, "--task needs --data"),
+        ({"task": "sound", "max_drop": -1}, "max-drop|share"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            inlay.tune(tmp_path / "m.onnx", out=tmp_path / "no", **{**LIMITS, "data": feeds(6), **options})
+
+
+def test_few_samples_tell_the_task_as_well(tmp_path: Path) -> None:
+    """There are none to hold back: what the search sees decides."""
+    onnx.save(detector("separate"), tmp_path / "m.onnx")
+    result = inlay.tune(tmp_path / "m.onnx", data=feeds(2), out=tmp_path / "out", **LIMITS)
+    assert result.best.verification is None
+    if not result.best.is_float:
+        assert result.best.selection.figures
+        assert "this looks like a detector" in lines(result)
