@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from inlay.cli.terminal import Table
+from inlay.quant.tasks.task import broken
 from inlay.run.compare import BenchRow
 from inlay.run.instant.by_costs import ByCosts
 from inlay.run.instant.calibrate_machine import Calibrated
@@ -76,7 +77,8 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     yield from _size(result)
     accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
     yield f"  Accuracy: {accuracy}; bound: {result.bound}."
-    yield from _in_task(best.verification or best.selection, best.verification is not None)
+    judged = best.verification or best.selection
+    yield from _in_task(judged, _where(judged, best.verification is not None))
     if best.statement is not None:
         yield f"  New samples: {best.statement}."
     if best.metric_statement is not None:
@@ -139,10 +141,12 @@ def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str)
     return anchor.name, ms, shown_ratio(latency.speedup), shown
 
 
-def _in_task(accuracy: Accuracy, verified: bool) -> Iterator[str]:
+def _in_task(accuracy: Accuracy, where: str) -> Iterator[str]:
     """What is kept in the terms of the model's task, and which outputs have another shape, where there is any."""
     if accuracy.in_task:
-        yield f"  Task: {accuracy.in_task}, {_where(accuracy, verified)}; --task overrules what it looks like."
+        yield f"  Task: {accuracy.in_task}, {where}."
+    if broken(accuracy.figures):
+        yield f"  WARNING: {broken(accuracy.figures)}."
     if accuracy.reshaped:
         yield f"  Lengths: {accuracy.reshaped}; compared is what they have in common."
 
@@ -204,6 +208,7 @@ def quantized(done: Quantized) -> Iterator[str]:
         worst = f", {done.accuracy.worst}," if done.accuracy.worst else ""
         yield f"  SQNR of the worst output{worst} {which}{against}: {found}{ranges}."
         yield from _lost(done.accuracy.lost)
+        yield from _in_task(done.accuracy, which) if done.ports else ()
         if done.ports and done.accuracy.sqnr_db < done.asked_db:
             yield (
                 f"  WARNING: this is below {done.asked_db:g} dB. inlay tune finds the fastest placement that keeps "
@@ -248,6 +253,7 @@ def quantized_json(done: Quantized) -> dict[str, Any]:
         "worst_output": "" if done.accuracy is None else done.accuracy.worst,
         "judged_samples": 0 if done.accuracy is None else done.accuracy.samples,
         "outputs": [] if done.accuracy is None else [asdict(o) for o in done.accuracy.outputs],
+        **({} if done.accuracy is None else done.accuracy.task_json),
         "min_sqnr_db": done.asked_db,
         "silent_outputs": list(done.silent),
         "stress": None if done.robustness is None else done.robustness.as_json(),

@@ -18,8 +18,7 @@ from inlay.measure.own_precision import BLOCKS, gain_in_float32
 from inlay.measure.race import Meter
 from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Metric, Outputs
-from inlay.quant.tasks.layouts import Facts
-from inlay.quant.tasks.recognize import recognized
+from inlay.quant.tasks.recognize import task_of
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, PARTS, PRECISION, PrecisionChoice, digest_of
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
@@ -138,9 +137,7 @@ def run_given(session: Session) -> Given:
     def compared() -> Judge:
         with session.given_model_runs():
             reference = outputs.result() if exact is None else exact
-        task = None
-        if inputs.samples.kind != "random":
-            task = recognized(reference, Facts.of(inputs.judging), inputs.config.task)
+        task = task_of(inputs.judging, reference, inputs.config.task)
         if task is not None and binds_in_task(inputs.config.bound):  # else what nothing has seen tells
             task = task.bound(binds=task.finds_rows or not inputs.parts.verified)
         judge = Judge(reference, inputs.judging, inputs.config.bound, inputs.metric, confidence, apart, task=task)

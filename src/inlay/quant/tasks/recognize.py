@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from inlay.data import Samples
 from inlay.errors import UsageError
 from inlay.quant.metrics import AGREEMENTS, Agreement, Outputs, compared
 from inlay.quant.tasks import task as tasks
@@ -57,6 +58,11 @@ def recognized(reference: Sequence[Outputs], facts: Facts, wanted: str = AUTO) -
     if layout is not None:
         return tasks.detector(layout)
     return _of_outputs(reference, facts)
+
+
+def task_of(samples: Samples, reference: Sequence[Outputs], wanted: str = AUTO) -> Task | None:
+    """The same of a model's samples: nothing where they are random, whose outputs show nothing of a task."""
+    return None if samples.kind == "random" else recognized(reference, Facts.of(samples), wanted)
 
 
 def agreement_of(wanted: str, facts: Facts) -> Agreement:

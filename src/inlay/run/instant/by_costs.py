@@ -29,6 +29,7 @@ from inlay.model.heard import doing
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge
 from inlay.quant.observers import Method
+from inlay.quant.tasks.recognize import task_of
 from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.instant.proposal import Choice, Instant
 from inlay.run.machine_costs import MachineCosts
@@ -235,9 +236,9 @@ class _Race:
         self._timing = "latency" not in self._worker.lacks
         self._glances: dict[str, float] = {}
         bound = Bound(bound_db)
-        self._judge = Judge(
-            one_shot.reference, one_shot.scored, bound, confidence=None if bound_db is None else UNCHECKED
-        )
+        task = task_of(one_shot.scored, one_shot.reference)
+        confidence = None if bound_db is None else UNCHECKED
+        self._judge = Judge(one_shot.reference, one_shot.scored, bound, confidence=confidence, task=task)
 
     def run(self) -> tuple[_Built, ByCosts]:
         """The fastest model that keeps the bound, and how it was found."""
@@ -299,7 +300,7 @@ class _Race:
     def _accuracy(self, artifact: Artifact) -> Accuracy | None:
         """On the scoring samples; None without samples. Raises TargetError where the model does not run."""
         outputs = self._worker.run(artifact, self._one_shot.feeds)
-        return self._judge.judge(outputs) if self._asked.real else None
+        return self._judge.judge(outputs, in_task=True) if self._asked.real else None
 
     def _in_float(self, built: _Built, how: ByCosts) -> tuple[_Built, ByCosts]:
         """The float model with its accuracy, or the given one where that is no slower, or alone runs.

@@ -28,6 +28,7 @@ from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
+from inlay.quant.tasks.recognize import task_of
 from inlay.run.input_notes import fixable_notes, fixed_note
 from inlay.run.instant.by_costs import INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, QuantizeRequest
@@ -231,8 +232,9 @@ def _on_all(worker: Worker, reference: RunFiles, made: Artifact, samples: Sample
     """Accuracy of a file on all samples, or on as many of them as tune judges by, evenly spaced."""
     some = samples.evenly(_MOST_JUDGED)
     paths = save_feeds(folder / "all", some.feeds)
-    judge = Judge(reference(paths), some, Bound(), confidence=None)
-    return judge.judge(worker.run(made, paths))
+    exact = reference(paths)
+    judge = Judge(exact, some, Bound(), confidence=None, task=task_of(some, exact))
+    return judge.judge(worker.run(made, paths), in_task=True)
 
 
 def _with_sharing(decision: Decision, shared: Mapping[str, str]) -> Decision:
