@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from inlay.types import Placement
 
-Stage = Literal["emit", "accuracy", "compile", "run", "measure", "timeout", "worker"]
+Stage = Literal["emit", "accuracy", "compile", "run", "measure", "timeout", "worker", "evaluate"]
 
 
 LEVEL = 0.95

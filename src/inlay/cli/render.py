@@ -83,6 +83,9 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
         yield f"  New samples: {best.statement}."
     if best.metric_statement is not None:
         yield f"  Metric: {best.metric_statement}."
+    if best.evaluation is not None:
+        yield f"  Evaluation: {best.evaluation} (--evaluate {best.evaluation.evaluator})."
+        yield from (f"  New samples: {s.statement}." for s in best.evaluation.scores if s.statement is not None)
     search = result.search
     yield (
         f"  {counted(search['measurements'], 'candidate')} timed, {search['compiles']} built, "

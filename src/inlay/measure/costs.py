@@ -29,6 +29,7 @@ class Costs:
         unseen: samples that the winner is judged on.
         crossed: samples beside these that it is judged on, some of them with the ranges of others.
         rounding_s: rounding the weights once more, as these others ask for.
+        evaluating_s: what the user's own evaluation of finalists takes, all in all.
         deterministic: one block in one process tells all.
         feeds: that latency is measured on, of a shape each.
     """
@@ -42,6 +43,7 @@ class Costs:
     unseen: int = 0
     crossed: int = 0
     rounding_s: float = 0.0
+    evaluating_s: float = 0.0
     deterministic: bool = False
     feeds: int = 1
 

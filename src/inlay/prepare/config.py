@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +34,7 @@ class TuneConfig:
         confirm_processes: fresh processes in which the winner is measured again.
         confirm_blocks: blocks in each of them.
         limit_s: seconds that one call of the runtime may take.
+        steering_db: SQNR that the search asks for where the user's own evaluation alone is bounded.
         command: the line that asks for this run, for people.
     """
 
@@ -64,8 +65,16 @@ class TuneConfig:
     confirm_processes: int = 3
     confirm_blocks: int = 8
     limit_s: float = 600.0
+    steering_db: float = DEFAULT_MIN_SQNR_DB
     cost_db: Annotated[bool, options.COST_DB] = True
     command: str = ""
+
+    @property
+    def searched(self) -> Bound:
+        """What the search goes by: the bound, or, where that takes an evaluation of seconds to minutes, an SQNR."""
+        if self.bound.is_none or self.bound.evaluation is None or self.bound.min_sqnr_db is not None:
+            return self.bound
+        return replace(self.bound, min_sqnr_db=self.steering_db)
 
     def identity(self) -> dict[str, str]:
         """The settings that change which trials a run makes. Budgets may be raised when a run is continued."""

@@ -147,7 +147,9 @@ TASK = Option(
     "The guide says what each may lose.",
 )
 MAX_DROP = Option(
-    "Largest fall of the metric that is allowed: 0.5% or 0.005.", "1 % where only a metric is given.", metavar="DROP"
+    "Largest fall of the metric, or loss of each score of --evaluate, that is allowed: 0.5% or 0.005.",
+    "1 % where only a metric or an evaluation is given.",
+    metavar="DROP",
 )
 MIN_SQNR = Option(
     f"Least SQNR of the worst output; {DEFAULT_MIN_SQNR_DB:g} when no other bound is given. At 20 dB the error is "
@@ -157,6 +159,29 @@ MIN_SQNR = Option(
     type=float,
     show_default=False,
 )
+EVALUATE = Option(
+    "Your own evaluation of a whole model: module:function of a path, or a program with {model} where the path goes, "
+    "which gives one score or several by name.",
+    "Or a function. See :mod:`inlay.quant.evaluation`.",
+    metavar="EVALUATION",
+    show_default=False,
+)
+AT_LEAST = Option(
+    "The least that a score of --evaluate may be; larger is better. Repeatable.",
+    "As a mapping, or as ``name=value``.",
+    flags=("--min",),
+    metavar="NAME=VALUE",
+    repeated=True,
+)
+AT_MOST = Option(
+    "The most that a score of --evaluate may be; smaller is better. Repeatable.",
+    "As a mapping, or as ``name=value``.",
+    flags=("--max",),
+    metavar="NAME=VALUE",
+    repeated=True,
+)
+HIGHER_IS_BETTER = Option("Of scores of --evaluate whose names do not say so, larger ones are better.", type=bool)
+LOWER_IS_BETTER = Option("Of scores of --evaluate whose names do not say so, smaller ones are better.", type=bool)
 NO_BOUND = Option("Set no bound on the accuracy.", type=bool)
 ACCEPT_UNPROVEN = Option(
     "Exit with code 0, not 3, if the samples do not show the bound for new ones; the verdict still says so.",
@@ -284,6 +309,23 @@ def parse_size(text: str, option: str = "--max-size") -> int:
     if found is None:
         raise UsageError(f"{option} {text}: give a size such as 20MB, 1.5GB or 500kB")
     return int(float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]])
+
+
+def parse_limits(option: str, limits: Sequence[str] | Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Limits by name, from a mapping or from ``name=value`` entries. Raises UsageError."""
+    entries = [f"{n}={value}" for n, value in limits.items()] if isinstance(limits, Mapping) else limits
+    found: dict[str, float] = {}
+    for entry in entries:
+        name, _, number = entry.rpartition("=")
+        try:
+            value = float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
+        except ValueError:
+            value = math.nan
+        if not name or not math.isfinite(value):
+            raise UsageError(f"{option} {entry}: give name=value with a number, such as top1=0.97")
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{option} {entry}: {name} is {found[name]:g} already")
+    return tuple(found.items())
 
 
 def check_sqnr(least: float | None) -> float | None:

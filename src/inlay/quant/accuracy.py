@@ -17,8 +17,8 @@ number by the figures of that task (:mod:`inlay.quant.tasks`), which are told be
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from inlay.errors import DataError, ModelError, UsageError
 from inlay.model.joins import joined
 from inlay.quant.asked_metric import find_metric as find_metric
 from inlay.quant.asked_metric import value_of
+from inlay.quant.bound import Bound as Bound
 from inlay.quant.metric_limits import Pairs
 from inlay.quant.metrics import Agreement, changes, energies, hits_of
 from inlay.quant.metrics import Metric as Metric
@@ -57,29 +58,6 @@ _LOST_DB = 20.0  # with more, what one number stands for differs little
 _QUIET = 0.1  # of the mean energy of a part, that it has at least where single samples are compared
 EXACT_DB = 300.0
 """SQNR of identical outputs: a finite number, so that it can be compared, averaged and written as JSON."""
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The accuracy constraint: what a delivered model must keep.
-
-    Attributes:
-        min_sqnr_db: least SQNR of the worst output, or None.
-        metric: name of the metric, or None.
-        max_drop: most that the metric may fall below the float model's, in the metric's own units, or None.
-    """
-
-    min_sqnr_db: float | None = None
-    metric: str | None = None
-    max_drop: float | None = None
-
-    def __str__(self) -> str:
-        parts = []
-        if self.min_sqnr_db is not None:
-            parts.append(f"SQNR at least {self.min_sqnr_db:g} dB")
-        if self.metric is not None and self.max_drop is not None:
-            parts.append(f"{self.metric} at most {self.max_drop:g} below float")
-        return " and ".join(parts) or "none"
 
 
 class Judge:
@@ -152,6 +130,12 @@ class Judge:
                 f"--max-drop {most:g} bounds nothing: the float model's {self._bound.metric} is {value:g}; "
                 "give less, or check the labels"
             )
+
+    def bounded(self, bound: Bound) -> Judge:
+        """The same comparison with another constraint, for the same metric."""
+        other = copy.copy(self)
+        other._bound = bound
+        return other
 
     def judge(self, outputs: Sequence[Outputs], in_task: bool = False) -> Accuracy:
         """Accuracy of a model from its ``outputs`` on the same samples.

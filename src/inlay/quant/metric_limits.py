@@ -46,6 +46,7 @@ class Pairs:
             shape (hits,); None for other metrics.
         is_agreement: float has all hits by definition.
         drop_of: the drop over the samples with these indices, shape (n,). Raises InlayError where there is none.
+        higher_is_better: otherwise the drop is how far it rises above float's.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Pairs:
     hits: tuple[np.ndarray, np.ndarray] | None
     is_agreement: bool
     drop_of: Callable[[np.ndarray], float]
+    higher_is_better: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,7 @@ class MetricStatement:
             no number would do.
         max_drop: most drop that was asked for, or None.
         why: there is no limit; empty where there is one.
+        higher_is_better: otherwise drops are how far it rises above float's.
     """
 
     name: str
@@ -87,6 +90,7 @@ class MetricStatement:
     needed: int | None = None
     max_drop: float | None = None
     why: str = ""
+    higher_is_better: bool = True
 
     @property
     def breaks_bound(self) -> bool:
@@ -124,9 +128,16 @@ class MetricStatement:
     @property
     def _judged(self) -> str:
         if self.hits is None:
-            return f"{self.name} {self.value:.4f} on {counted(self.samples, 'sample')}, {self.drop:.4g} below float"
-        right = f"{self.name} {self.hits['right']} of {self.hits['of']}"
+            return (
+                f"{self.name} {self.value:.4f} on {counted(self.samples, 'sample')}, {self.drop:.4g} {self._side} float"
+            )
+        count = self.hits["right"] if self.higher_is_better else self.hits["of"] - self.hits["right"]
+        right = f"{self.name} {count} of {self.hits['of']}"
         return right if "won" not in self.hits else f"{right} ({self.hits['lost']} lost, {self.hits['won']} won)"
+
+    @property
+    def _side(self) -> str:
+        return "below" if self.higher_is_better else "above"
 
     @property
     def _limit(self) -> str:
@@ -136,7 +147,7 @@ class MetricStatement:
         if self.hits is not None and "won" not in self.hits:
             return f"at least {_floor(100.0 * (1.0 - self.most_drop))} % of new ones, {sure}"
         by = " by a bootstrap" if self.method == "bootstrap" else ""
-        return f"at most {self.most_drop:.3g} below float on new samples, {sure}{by}"
+        return f"at most {self.most_drop:.3g} {self._side} float on new samples, {sure}{by}"
 
 
 def state_metric(
@@ -163,6 +174,7 @@ def state_metric(
         confidence=CONFIDENCE,
         samples=pairs.samples,
         max_drop=max_drop,
+        higher_is_better=pairs.higher_is_better,
     )
     if pairs.hits is not None:
         limit, lost, won, of = _of_hits(pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,18 +42,17 @@ from inlay.model.load import ModelFile, ModelSource, load
 from inlay.model.user_code import user_function
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.options import (
-    DEFAULT_MIN_SQNR_DB,
     STRATEGIES,
-    check_sqnr,
     parse_bind,
     parse_duration,
-    parse_share,
 )
-from inlay.quant.accuracy import Bound, find_metric
+from inlay.quant.accuracy import find_metric
 from inlay.quant.metrics import AGREEMENTS, Metric
 from inlay.quant.tasks.layouts import Facts
 from inlay.quant.tasks.recognize import CHOICES, agreement_of
 from inlay.quant.tasks.task import MOST_LOST
+from inlay.run.evaluation.bounding import bound_of
+from inlay.run.evaluation.evaluator import evaluator_of
 from inlay.run.inputs import TuneRequest
 from inlay.run.joined import joined_strategies
 from inlay.run.options import Batch, DataSource, Sizes, TuneOptions
@@ -149,11 +148,12 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         samples = _samples(given, options)
         measure = find_metric(options.metric, None if samples is None else samples.labels)
         measure = _of_task(given, options, samples) or measure
+        evaluator = evaluator_of(options.evaluate)
     if options.strategy not in STRATEGIES:
         raise UsageError(f"--strategy {options.strategy}: give {', '.join(STRATEGIES)}")
     config = TuneConfig(
         target=target,
-        bound=_bound(options),
+        bound=bound_of(options, evaluator),
         task=options.task,
         bind=given.sizes,
         budget_s=budget_s,
@@ -188,6 +188,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         samples=samples,
         config=config,
         metric=measure,
+        evaluator=evaluator,
         restart=options.restart,
         progress=options.progress or Logged(),
         sources=tuple(path.absolute() for path in further if path.exists()),
@@ -235,23 +236,3 @@ def seconds_of(budget: str | float | None) -> float | None:
     if budget is None or budget == "none":
         return None
     return parse_duration(budget if isinstance(budget, str) else f"{budget:f}")
-
-
-def _name_of(metric: str | Callable[..., float] | None) -> str | None:
-    return metric if metric is None or isinstance(metric, str) else str(getattr(metric, "__name__", metric))
-
-
-def _bound(options: TuneOptions) -> Bound:
-    metric, max_drop, min_sqnr = _name_of(options.metric), options.max_drop, options.min_sqnr
-    named = options.task if options.task in MOST_LOST else None if metric in (None, "sqnr") else metric
-    if options.no_bound:
-        if max_drop is not None or min_sqnr is not None:
-            raise UsageError("--no-bound contradicts --max-drop and --min-sqnr")
-        return Bound(metric=named)
-    if max_drop is not None and named is None:
-        raise UsageError("--max-drop needs --metric or --task: it bounds the fall of a metric")
-    usual = MOST_LOST.get(options.task, 0.01)
-    drop = None if named is None else parse_share(str(max_drop)) if max_drop is not None else usual
-    if named is None and min_sqnr is None:
-        min_sqnr = DEFAULT_MIN_SQNR_DB
-    return Bound(check_sqnr(min_sqnr), named, drop)

@@ -71,6 +71,11 @@ class Given:
         drop = None if self.judge.float_metric is None else 0.0
         return Accuracy(True, EXACT_DB, metric=self.judge.float_metric, drop=drop, silent=self.judge.silent)
 
+    def bounded(self, bound: Bound) -> Given:
+        """The same with another bound."""
+        judge = self.judge.bounded(bound)
+        return replace(self, compared=lambda: judge)
+
     def compare(
         self, samples: Samples, reference: Sequence[Outputs], bound: Bound | None = None, metric: Metric | None = None
     ) -> Judge:
@@ -140,7 +145,7 @@ def run_given(session: Session) -> Given:
         task = task_of(inputs.judging, reference, inputs.config.task)
         if task is not None and binds_in_task(inputs.config.bound):  # else what nothing has seen tells
             task = task.bound(binds=task.finds_rows or not inputs.parts.verified)
-        judge = Judge(reference, inputs.judging, inputs.config.bound, inputs.metric, confidence, apart, task=task)
+        judge = Judge(reference, inputs.judging, inputs.config.searched, inputs.metric, confidence, apart, task=task)
         judge.refuse_idle_bound()
         return judge
 

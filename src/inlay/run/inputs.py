@@ -34,6 +34,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline
 from inlay.prepare.strip_qdq import holds_quantized
 from inlay.quant.accuracy import JUDGING, Metric
+from inlay.run.evaluation.evaluator import ModelEvaluator
 from inlay.run.progress import Progress, Silent
 from inlay.targets.base import TargetSpec
 
@@ -61,6 +62,7 @@ class TuneRequest:
             accuracy is not).
         config: settings.
         metric: the function behind ``config.bound.metric``.
+        evaluator: the evaluation behind ``config.bound.evaluation``.
         restart: forget an earlier run in ``out``.
         progress: hears what happens.
         lab: where latency is measured, and by which clock; this machine's own by default.
@@ -75,6 +77,7 @@ class TuneRequest:
     samples: Samples | None = None
     config: TuneConfig = field(default_factory=TuneConfig)
     metric: Metric | None = None
+    evaluator: ModelEvaluator | None = None
     restart: bool = False
     progress: Progress = field(default_factory=Silent)
     lab: Lab = HERE
@@ -96,6 +99,7 @@ class RunInputs:
         judged: how many samples candidates are judged on (:attr:`judging`).
         workload: what latency is measured on.
         metric: the function behind ``config.bound.metric``, or None.
+        evaluator: the evaluation behind ``config.bound.evaluation``, or None.
         out: folder of the results.
         sources: what all this was read from besides the model.
     """
@@ -108,6 +112,7 @@ class RunInputs:
     judged: int
     workload: Workload
     metric: Metric | None
+    evaluator: ModelEvaluator | None
     out: Path
     sources: tuple[Path, ...] = ()
 
@@ -147,6 +152,7 @@ class RunInputs:
             judged=judged,
             workload=workload,
             metric=asked.metric,
+            evaluator=asked.evaluator,
             out=asked.out,
             sources=asked.sources,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from inlay.targets.registry import DEFAULT_TARGET
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 Sizes = Sequence[str] | Mapping[str, int]
+Limits = Sequence[str] | Mapping[str, float]
 Batch = str | int | Sequence[int] | None
 GivenOptions = Sequence[str] | Mapping[str, OptionValue]
 Targets = str | TargetSpec | Sequence[str | TargetSpec]
@@ -39,7 +40,12 @@ class TuneOptions(Options):
     mask: Annotated[str, options.MASK] = AUTO_MASK
     metric: Annotated[str | Callable[..., float] | None, options.METRIC] = None
     task: Annotated[str, options.TASK] = TuneConfig.task
+    evaluate: Annotated[str | Callable[..., Any] | None, options.EVALUATE] = None
     max_drop: Annotated[str | float | None, options.MAX_DROP] = None
+    at_least: Annotated[Limits, options.AT_LEAST] = ()
+    at_most: Annotated[Limits, options.AT_MOST] = ()
+    higher_is_better: Annotated[bool, options.HIGHER_IS_BETTER] = False
+    lower_is_better: Annotated[bool, options.LOWER_IS_BETTER] = False
     min_sqnr: Annotated[float | None, options.MIN_SQNR] = None
     no_bound: Annotated[bool, options.NO_BOUND] = False
     accept_unproven: Annotated[bool, options.ACCEPT_UNPROVEN] = TuneConfig.accept_unproven

@@ -75,6 +75,7 @@ def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
     """What is known of the given model, and the model made ready, or that there was no time for it."""
     with pooled(session.lab.open_pool, session.least_preparing_s):
         given = run_given(session)
+        session.evaluate_given()
         open_early(session.costs.sample_s * len(session.inputs.parts.calibration))
         try:
             with limited(lambda: math.inf if session.resumed else session.plan.before_writing.left):
@@ -184,7 +185,7 @@ def _candidates(
     config, parts = session.inputs.config, session.inputs.parts
     journal, worker = session.journal, session.worker
     count = min(policy.SCORING_SAMPLES, len(parts.selection))
-    judge = Judge(given.judge.reference[:count], parts.selection.part(range(count)), config.bound)
+    judge = Judge(given.judge.reference[:count], parts.selection.part(range(count)), config.searched)
     known = journal.fact(CALIBRATION_SAMPLES)  # a resumed run takes the same ones
     observing = deadline.within(policy.OBSERVING_SHARE * deadline.left) if known is None else NEVER
     begun = observing.clock()
@@ -207,7 +208,7 @@ def _candidates(
             placement=placement,
             feeds=() if parts.calibration.kind == "random" else parts.calibration.feeds,
             score=score_by(judge, outputs),
-            min_sqnr_db=config.bound.min_sqnr_db,
+            min_sqnr_db=config.searched.min_sqnr_db,
             methods=config.methods,
             fixed=fixed,
             stress_score=score_by(test.judge, varied.outputs) if test.names and not spared else None,

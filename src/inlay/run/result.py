@@ -14,6 +14,7 @@ from inlay.files import replacing
 from inlay.installed import __version__
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
+from inlay.run.evaluation.judging import Verdict
 from inlay.run.facts import PrecisionChoice
 from inlay.run.robustness import Robustness
 from inlay.targets.base import is_estimate, unit_of
@@ -128,6 +129,7 @@ class Best:
         robustness: what variations of the samples lose; None for float, or where none were made.
         statement: what the samples say about new ones; None for the given model, and for random samples.
         metric_statement: the same of the user's metric; None without one.
+        evaluation: what the user's own evaluation of whole models says of it; None without one.
         bound_shown: whether they reach the bound; None where there is nothing to show: without a bound, of float and
             the given model, and of random samples, which show nothing.
         bound_note: why they do not, and what would show it; empty where they do.
@@ -151,6 +153,7 @@ class Best:
     memory_bytes: int | None = None
     statement: Statement | None = None
     metric_statement: MetricStatement | None = None
+    evaluation: Verdict | None = None
     bound_shown: bool | None = None
     bound_note: str = ""
     bound_broken: bool = False
@@ -192,6 +195,7 @@ class Best:
             "bound_note": self.bound_note,
             "statement": None if self.statement is None else self.statement.as_json(),
             "metric_statement": None if self.metric_statement is None else self.metric_statement.as_json(),
+            "evaluation": None if self.evaluation is None else self.evaluation.as_json(),
             "outputs": [asdict(o) for o in accuracy.outputs],
             "silent_outputs": list(accuracy.silent),
             "qdq_pairs": self.qdq_pairs,
@@ -285,6 +289,7 @@ class TuneResult:
         fidelity = shown_sqnr(accuracy.sqnr_db)
         metric = "" if accuracy.metric is None else f"metric {accuracy.metric:.4f}, "
         metric += f"{accuracy.figures[0].said}, " if accuracy.figures else ""
+        metric += "" if best.evaluation is None or best.evaluation.failure else f"{best.evaluation}, "
         sure = "" if best.confirmed else "NOT CONFIRMED: "
         unproven = f"{best.unproven}. " if best.unproven else ""
         sure += "estimated " if is_estimate(self.facts) else ""

@@ -38,6 +38,8 @@ CONFIRMING_AGAIN = 0.25
 """The same in a run that goes on: what earlier sessions found is of no use if it is not confirmed."""
 CROSSING = 0.05
 """The winner judged on the samples that are not unseen; beyond, only what time is left."""
+EVALUATING = 0.25
+"""The user's own evaluation of models besides the given one, all of them together; one is evaluated in any case."""
 WRITING, WRITING_S = 0.03, 2.0
 """Writing the result of a small model and ending the process; so many seconds where time is ample."""
 
@@ -124,7 +126,7 @@ class Effort:
         writing = contenders * costs.candidate_build_s
         judged = costs.unseen + costs.crossed
         verifying = finalists * costs.judge_s(judged) if judged else 0.0
-        return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s)
+        return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s + costs.evaluating_s)
 
     def finalists(self, contenders: int) -> int:
         """Models of the round that decides at most, the given one among them, where there are so many contenders."""

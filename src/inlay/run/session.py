@@ -31,6 +31,7 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.tolerance import samples_needed
+from inlay.run.evaluation.judging import EvaluationJudge
 from inlay.run.facts import SAMPLES, rounding_of
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.progress import Phases
@@ -71,6 +72,7 @@ class Session:
         worker_s: seconds that starting the worker took.
         resumed: earlier sessions of the run judged candidates.
         any_precision: as in the request.
+        evaluation: holds models against the given one by the user's own evaluation; None without one.
         plan: when the command began, and when it must end.
     """
 
@@ -85,6 +87,7 @@ class Session:
         self._calibrating_s = 0.0
         self._costs = FREE  # until the given model has run
         self.any_precision = asked.any_precision
+        self.evaluation: EvaluationJudge | None = None
         self._brief = Deadline(clock=self.lab.clock)
         self._deadline = Deadline(clock=self.lab.clock)  # what earlier sessions took is known when the plan is made
         if inputs.config.budget_s is not None:
@@ -178,12 +181,37 @@ class Session:
         for worker in self._workers:
             for do, seconds in worker.took.items():
                 took[do] = [*took.get(do, ()), *seconds][-RECENT_MESSAGES:]
-        return self._costs.learned(took)
+        evaluating_s = 0.0 if self.evaluation is None else self.evaluation.planned_s
+        return replace(self._costs.learned(took), evaluating_s=evaluating_s)
 
     def timed(self, inference_s: float) -> None:
         """The given model was timed: it takes so many seconds; nothing is learned where the target gives no times."""
         if self.worker.fingerprint.gives_times:
             self._costs = replace(self._costs, inference_s=inference_s)
+
+    def evaluate_given(self) -> None:
+        """Have the user's own evaluation, where there is one, judge the given model.
+
+        Raises:
+            DataError: it fails.
+            UsageError: its scores cannot be bounded as asked for, or the budget is too short for it.
+        """
+        inputs = self.inputs
+        if inputs.evaluator is None or inputs.config.bound.evaluation is None:
+            return
+        self.stage("evaluate the given model")
+        evaluation = EvaluationJudge(
+            evaluator=inputs.evaluator,
+            bound=inputs.config.bound.evaluation,
+            given=inputs.file.content,
+            place=self.work,
+            journal=self.journal,
+            budget_s=self.plan.seconds,
+            clock=self.lab.clock,
+            seed=inputs.config.seed,
+        )
+        evaluation.begin(self.plan.before_writing)
+        self.evaluation = evaluation
 
     @property
     def least_preparing_s(self) -> float:

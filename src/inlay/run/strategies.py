@@ -136,7 +136,7 @@ class _Asked:
             profiles=self.evaluator.times_kernels,
             usual_rewrites=lambda: journal.once(USUAL_REWRITES, self._usual_rewrites),
         )
-        least_db = config.bound.min_sqnr_db
+        least_db = config.searched.min_sqnr_db
         return Surrogate(
             self._units,
             oracles,

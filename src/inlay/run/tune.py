@@ -39,6 +39,7 @@ from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, not_measured, write_json
 from inlay.run.schedule import QUICK_CONTENDERS
 from inlay.run.session import Session, open_session
+from inlay.run.steering import steered
 from inlay.run.strategies import Strategies, compose, guided_report
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8
@@ -64,6 +65,7 @@ def tune(asked: TuneRequest) -> TuneResult:
         given, model = make_ready(session)
         if isinstance(model, Late):
             return given_alone(session, given, model)
+        given = steered(session, given, model)
         with session.building_ahead(model.candidates, given.feeds) as ahead:
             search = _set_up(session, given, model, ahead)
             ended = _search(session, model, search)
@@ -213,7 +215,7 @@ def _confirm(
     rejected, builds, measured = confirmed.rejected, 0, confirmed.measured
     limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
-        least_db = latest.least_db(config.bound.min_sqnr_db)
+        least_db = latest.least_db(config.searched.min_sqnr_db)
         if least_db is None or not search.time.least().fits(search.time.trial_s):
             break
         wanted_db = least_db + _SAFETY_DB
@@ -301,6 +303,7 @@ def _result(
             *inputs.changed,
             *filter(None, [not_measured(worker.fingerprint.facts)]),
             *notes,
+            *([] if session.evaluation is None else session.evaluation.notes()),
             *bar_notes(search.strategies.guided.surrogate.bars.found),
         ),
         interrupted=ended.interrupted,

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import IO
 
 from inlay.errors import RunFailed, TimedOut
 from inlay.model.child import Keeper
@@ -33,28 +34,35 @@ class Process:
         arguments: the program and its arguments; no shell looks at them.
         environment: added to this process's own.
         is_asked: by :meth:`ask`; otherwise it reads nothing, and all that it prints is kept for :meth:`finish`.
+        apart: what it writes to standard error is kept apart, for :meth:`last_words`.
 
     Raises:
         RunFailed: it cannot be started.
     """
 
     def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str] = MappingProxyType({}), is_asked: bool = True
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] = MappingProxyType({}),
+        is_asked: bool = True,
+        apart: bool = False,
     ) -> None:
         self._name = os.path.basename(arguments[0])
-        self._buffer, self._ended = b"", False
+        self._buffer, self._ended, self._words = b"", False, ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the process)
+        self._errors = tempfile.TemporaryFile() if apart else self._log  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
                 list(arguments),
                 stdin=subprocess.PIPE if is_asked else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if is_asked else self._log,
-                stderr=self._log,
+                stderr=self._errors,
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:  # a null byte in an argument is a ValueError
             self._log.close()
+            self._errors.close()
             raise RunFailed(f"{arguments[0]} cannot be started: {getattr(error, 'strerror', '') or error}") from error
         self._keeper = Keeper(self._process.pid)  # a worker may be killed at any moment
 
@@ -92,12 +100,18 @@ class Process:
         """
         try:
             code = self._process.wait(limit_s)
+            self._words = _last_line(self._errors)
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _MOST_BYTES))
             return code, self._log.read().decode(errors="replace")
         except subprocess.TimeoutExpired:
             raise TimedOut(f"{self._name} did not end within {limit_s:g} s and was ended") from None
         finally:
             self.end()
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it wrote to standard error before it was finished; empty where there is none."""
+        return self._words
 
     def end(self) -> None:
         """End it, with all that it started; twice is fine."""
@@ -115,6 +129,7 @@ class Process:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self._log.close()
+        self._errors.close()
 
     def _read(self, deadline: float, is_last: bool) -> str | None:
         """The answer; None where the program ended without one. Raises TimeoutError."""
@@ -157,10 +172,20 @@ class Process:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return f"{self._name} closed its output without an answer"
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
-        lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
-        return f"{self._name} ended without an answer ({how})" + (f": {lines[-1][:_WORDS]}" if lines else "")
+        last = _last_line(self._errors)
+        return f"{self._name} ended without an answer ({how_it_ended(code)})" + (f": {last}" if last else "")
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code for people."""
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _last_line(log: IO[bytes]) -> str:
+    """The last line of a file that is not empty, or its beginning."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
+    lines = [t for t in log.read().decode(errors="replace").splitlines() if t.strip()]
+    return lines[-1].strip()[:_WORDS] if lines else ""
 
 
 def _answer(line: bytes) -> str | None:

@@ -39,6 +39,7 @@ from inlay.run.given import Given
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact
+from inlay.trial import Accuracy
 from inlay.types import Placement
 
 
@@ -103,8 +104,36 @@ class CrossFit:
         self._found: dict[str, Evidence] = {}
 
     def weigh(self, entry: Entry, unseen_db: Sequence[float], until: Deadline) -> Evidence | None:
-        """What the samples say of a contender."""
-        return self.evidence(entry.file, entry.candidate.placement, unseen_db, until, final=False)
+        """What the samples, and the user's own evaluation, say of a contender."""
+        found = self.evidence(entry.file, entry.candidate.placement, unseen_db, until, final=False)
+        searched = entry.candidate.trial.accuracy
+        return self.evaluated(found, entry.file, entry.candidate.placement, searched, until)
+
+    def evaluated(
+        self,
+        found: Evidence | None,
+        model: Artifact,
+        placement: Placement | None,
+        searched: Accuracy | None,
+        until: Deadline,
+    ) -> Evidence | None:
+        """What samples say of a model, with the user's own evaluation of it, where there is one and it matters.
+
+        Args:
+            found: the former.
+            model: in its final form.
+            placement: what it quantizes; None for a given file.
+            searched: its accuracy in the search.
+            until: when it must be known.
+        """
+        evaluation = self._session.evaluation
+        if evaluation is None or (found is not None and found.breaks):
+            return found
+        if found is None:  # random samples show nothing
+            found = Evidence(replace(self._session.inputs.config.bound, min_sqnr_db=None), state([]))
+        sqnr_db = 0.0 if searched is None else searched.sqnr_db
+        verdict = evaluation.verdict(model, model.digest if placement is None else placement.digest, sqnr_db, until)
+        return replace(found, evaluated=verdict, searched_db=sqnr_db)
 
     def evidence(
         self, model: Artifact, placement: Placement | None, unseen_db: Sequence[float], until: Deadline, final: bool
@@ -214,16 +243,20 @@ class CrossFit:
 
 def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> Confirmed:
     """The decision with what the samples say about new ones: nothing, where they are random."""
+    evaluation = session.evaluation
     if confirmed.best.origin == ORIGINAL:
-        return confirmed
+        own = None if evaluation is None else evaluation.own
+        return replace(confirmed, best=replace(confirmed.best, evaluation=own))
     delivered, until = Artifact(confirmed.file, confirmed.best.output_sha256), session.plan.before_writing
     found = crossfit.evidence(delivered, confirmed.placement, confirmed.each_db, until, final=True)
+    found = crossfit.evaluated(found, delivered, confirmed.placement, confirmed.best.selection, until)
     if found is None:
         return confirmed
     found = replace(found, varied_lacks_db=confirmed.lacks_db)
-    best = replace(confirmed.best, statement=found.statement, metric_statement=found.metric)
-    bounds = found.bound.min_sqnr_db, found.bound.max_drop
-    if bounds != (None, None) and not best.is_float:  # in float there is nothing to show
+    said = None if session.inputs.samples.kind == "random" else found.statement
+    best = replace(confirmed.best, statement=said, metric_statement=found.metric, evaluation=found.evaluated)
+    fails = found.evaluated is not None and found.evaluated.breaks
+    if not found.bound.is_none and (fails or not best.is_float):  # in float there is nothing else to show
         best = replace(best, bound_shown=found.shows, bound_broken=found.breaks, bound_note=str(found))
     return replace(confirmed, best=best)
 

@@ -157,7 +157,7 @@ class Confirmation:
             least_db: SQNR on the selection samples below which quantized models are left out, as an earlier look at
                 the verification samples showed that these fail there; None for no limit.
         """
-        session, plan, bound = self.session, self.plan, self.config.bound
+        session, plan = self.session, self.plan
         verifier = self.verifier()
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
         effort = plan.confirmation(len(most))
@@ -203,7 +203,7 @@ class Confirmation:
         measured = {**measured, **told(base, others, reported)}
         undecided = ""
         if not champion.candidate.placement:
-            lost = fresh.given_up, verifier.rejected, bound.min_sqnr_db, least_db
+            lost = fresh.given_up, verifier.rejected, self.config.searched.min_sqnr_db, least_db
             found = contradicted(self.judged, measured, *lost) | left_open(base, others)
             undecided = self._open(found, blocks, effort, len(contenders))
         if undecided and champion is base:
@@ -368,7 +368,7 @@ class Confirmation:
         """
         left_out = set(tried)
         for _ in range(_FALLBACKS if verifier.rejected else 0):
-            least = least_db(verifier.rejected, self.config.bound.min_sqnr_db)
+            least = least_db(verifier.rejected, self.config.searched.min_sqnr_db)
             candidate = fastest_of(self.judged, math.inf if least is None else least, left_out)
             if candidate is None:
                 break

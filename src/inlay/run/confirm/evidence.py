@@ -14,6 +14,7 @@ from typing import TypeVar
 from inlay.quant.accuracy import Bound
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import FEW, Statement
+from inlay.run.evaluation.judging import Verdict
 from inlay.trial import counted
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class Evidence:
         varied_lacks_db: what the worst variation of the samples lacks, beyond what variations may lose. It counts where
             fewer than :data:`~inlay.quant.tolerance.FEW` samples were judged: variations are further samples then.
         searched_db: SQNR on the samples that the search looked at, which decides where nothing else is known.
+        evaluated: what the user's own evaluation says of the model; None where there is none, or it was not needed.
     """
 
     bound: Bound
@@ -37,11 +39,12 @@ class Evidence:
     metric: MetricStatement | None = None
     varied_lacks_db: float = 0.0
     searched_db: float = 0.0
+    evaluated: Verdict | None = None
 
     @property
     def shows(self) -> bool:
         """Whether the bound is stated for new samples; without a bound there is nothing to state."""
-        if self._varied_too_far:
+        if self._varied_too_far or (self.evaluated is not None and not self.evaluated.shows):
             return False
         by_sqnr = self.bound.min_sqnr_db is None or self.statement.keeps_bound is True
         return by_sqnr and (
@@ -51,23 +54,27 @@ class Evidence:
     @property
     def breaks(self) -> bool:
         """Whether the judged samples themselves break the bound: then it is not a matter of how many there are."""
-        return self.statement.breaks_bound or (self.metric is not None and self.metric.breaks_bound)
+        by_metric = self.metric is not None and self.metric.breaks_bound
+        return self.statement.breaks_bound or by_metric or (self.evaluated is not None and self.evaluated.breaks)
 
     @property
     def lacks_db(self) -> float:
         """SQNR that a model needs beyond this one's for its bound to be stated, in dB; 0 where that cannot be told."""
         limit, least = self.statement.limit_db, self.bound.min_sqnr_db
         lacking = 0.0 if limit is None or least is None else max(0.0, least - limit)
-        return max(lacking, self.varied_lacks_db if self._varied_too_far else 0.0)
+        by_evaluation = 0.0 if self.evaluated is None else self.evaluated.lacks_db(self.searched_db)
+        return max(lacking, by_evaluation, self.varied_lacks_db if self._varied_too_far else 0.0)
 
     @property
     def rank(self) -> tuple[bool, float, float, float]:
         """The larger of two is nearer to its bound: by what it breaks, limits of metric and SQNR, and the search."""
         drop = math.inf if self.metric is None or self.metric.most_drop is None else self.metric.most_drop
+        drop = 0.0 if self.bound.max_drop is None else drop
         said = self.statement
         known = said.least_db if said.all_exact else said.limit_db
         limit = -math.inf if known is None else known
-        return (not self.breaks, 0.0 if self.bound.max_drop is None else -drop, limit, self.searched_db)
+        fall = 0.0 if self.evaluated is None else self.evaluated.fall
+        return (not self.breaks, -drop - fall, limit, self.searched_db)
 
     def __str__(self) -> str:
         """Why the bound is not shown, and what would show it; empty where it is."""
@@ -78,6 +85,8 @@ class Evidence:
         parts = [self._of_sqnr] if self.bound.min_sqnr_db is not None and not self.statement.keeps_bound else []
         if self.bound.max_drop is not None and not (self.metric is not None and self.metric.keeps_bound):
             parts.append(self._of_metric)
+        if self.evaluated is not None and not self.evaluated.shows:
+            parts.append(self.evaluated.why)
         if not parts:
             lost = f"{self.varied_lacks_db:.1f} dB too much on variations of them"
             judged = f"{counted(self.statement.samples, 'sample')} judged"
@@ -93,6 +102,8 @@ class Evidence:
             parts.append(f"the {of} is {said.mean_db:.1f} dB, below the {said.bound_db:g} dB required")
         if metric is not None and metric.breaks_bound:
             parts.append(f"{metric.name} falls {metric.fallen}, more than the {metric.max_drop:g} allowed")
+        if self.evaluated is not None and self.evaluated.breaks:
+            parts.append(self.evaluated.why)
         return "; ".join(parts)
 
     @property

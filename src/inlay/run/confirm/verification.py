@@ -39,10 +39,14 @@ def nothing_said(entry: Entry, unseen_db: Sequence[float], until: Deadline) -> N
 
 @dataclass(frozen=True, eq=False)
 class Rejected:
-    """A contender that was rejected on unseen samples: as it was searched, and its accuracy or failure there."""
+    """A contender that was rejected on unseen samples: as it was searched, and its accuracy or failure there.
+
+    ``evaluated_db`` is the SQNR that others need where the user's own evaluation rejected it, None where it did not.
+    """
 
     candidate: Candidate
     unseen: Accuracy | Failed
+    evaluated_db: float | None = None
 
     @property
     def origin(self) -> str:
@@ -55,8 +59,16 @@ class Rejected:
         return self.candidate.placement == Placement()
 
     @property
+    def by_evaluation(self) -> bool:
+        """Whether the user's own evaluation rejected it."""
+        failed = isinstance(self.unseen, Failed) and self.unseen.stage == "evaluate"
+        return failed or self.evaluated_db is not None
+
+    @property
     def reason(self) -> str:
         """Why it was rejected."""
+        if isinstance(self.unseen, Failed) and self.unseen.stage == "evaluate":
+            return self.unseen.message
         if isinstance(self.unseen, Failed):
             return f"it failed on unseen samples: {self.unseen.message}"
         return self.unseen.reason
@@ -72,6 +84,8 @@ class Rejected:
         """
         searched = self.candidate.trial.accuracy
         assert searched is not None, "only what was judged is a contender"
+        if self.evaluated_db is not None:
+            return self.evaluated_db
         if bound_db is None:
             return searched.sqnr_db + _METRIC_STEP_DB
         if isinstance(self.unseen, Failed):
@@ -208,9 +222,15 @@ class Verifier:
     def _reject(self, entry: Entry, found: Evidence) -> None:
         """Keep a contender no longer: samples that had no part in its ranges break its bound."""
         db = 0.0 if found.statement.mean_db is None else found.statement.mean_db
-        known = Accuracy(False, db, samples=found.statement.samples, reason=found.broken)
+        known: Accuracy | Failed = Accuracy(False, db, samples=found.statement.samples, reason=found.broken)
+        evaluated, wanted_db = found.evaluated, None
+        if evaluated is not None and evaluated.breaks:
+            lacking = evaluated.lacks_db(found.searched_db)
+            known, wanted_db = (
+                (known, found.searched_db + lacking) if lacking else (Failed("evaluate", evaluated.why), None)
+            )
         self._known[entry.key] = known
-        self._rejected.append(Rejected(entry.candidate, known))
+        self._rejected.append(Rejected(entry.candidate, known, wanted_db))
 
     def weighed(self, entry: Entry) -> Evidence | None:
         """What is known of a contender already."""

@@ -91,7 +91,9 @@ def notes_for(
         *_float_notes(confirmed, units, anchors, why_slow, not_timed, unsearched),
         *_rewrite_notes(confirmed, rewrites),
         *dict.fromkeys(
-            f"{r.origin} was faster, but on unseen samples {r.reason}" for r in confirmed.rejected if not r.is_float
+            f"{r.origin} was faster, but {'' if r.by_evaluation else 'on unseen samples '}{r.reason}"
+            for r in confirmed.rejected
+            if not r.is_float
         ),
         *(f"normalization left out '{r.name}': {r.rolled_back}" for r in reports if r.rolled_back),
         *_import_notes(imported),

@@ -1,0 +1,350 @@
+"""Models held against the given one by the user's own evaluation, within a share of the budget, each once in a run.
+
+The given model is evaluated twice, as far as that is cheap: an evaluation that changes its mind by more than what is
+allowed decides nothing, and one that does so by less makes the bound narrower by as much. The journal keeps all scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inlay.deadline import Clock, Deadline
+from inlay.errors import DataError, TooShort
+from inlay.measure.journal import Fact, Journal
+from inlay.model.heard import doing
+from inlay.quant.bound import EvaluationBound
+from inlay.quant.evaluation import Allowed, Evaluation, allowed, paired
+from inlay.quant.metric_limits import MetricStatement, state_metric
+from inlay.run.evaluation.evaluator import ModelEvaluator
+from inlay.run.evaluation.relation import Point, Relation, fitted
+from inlay.run.schedule import EVALUATING
+from inlay.targets.base import Artifact
+from inlay.trial import Failed, counted
+
+EVALUATED_DB = Fact("evaluated_db", float)
+"""The SQNR of one model that was evaluated."""
+EVALUATION: Fact[Evaluation] = Fact("evaluation", Evaluation.from_json, Evaluation.as_json)
+"""The user's evaluation of one model: by ``given`` and ``given again``, or by what names a candidate."""
+STEERING_DB = Fact("steering_db", float)
+"""The SQNR that the search asks for, where nothing but the user's evaluation is bounded."""
+_GIVEN, _AGAIN = "given", "given again"
+_TWICE = 0.1
+"""Share of the budget that a second evaluation of the given model may take."""
+_LEAST_S, _TIMES = 30.0, 5.0
+"""An evaluation is ended behind so many seconds, and so many times what the longest one took."""
+_STEP_DB, _LEAST_STEP_DB = 3.0, 0.5
+"""What the next model is to have beyond one that is outside the bound: half the noise; or less, where it is known."""
+_FIRST = 0.5
+"""Share of what is left of the budget behind which the first one is ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreFound:
+    """One score of one model.
+
+    Attributes:
+        name, value: of it.
+        of_float: the given model's.
+        fall: how much worse than that it is.
+        allowed: most that it may be worse; None where it is told only.
+        statement: what its samples say of new ones; None where only values were told.
+    """
+
+    name: str
+    value: float
+    of_float: float
+    fall: float
+    allowed: float | None
+    statement: MetricStatement | None
+
+    @property
+    def broken(self) -> bool:
+        """Whether it is worse than allowed on the evaluation's own data."""
+        return self.allowed is not None and self.fall > self.allowed + 1e-12
+
+    @property
+    def shown(self) -> bool:
+        """Whether nothing speaks against it: on the evaluation's data, and for new ones where samples say so."""
+        return not self.broken and (self.statement is None or self.statement.keeps_bound is not False)
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``."""
+        said = None if self.statement is None else self.statement.as_json()
+        return {**{k: v for k, v in asdict(self).items() if k != "statement"}, "shown": self.shown, "statement": said}
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.6g} (float {self.of_float:.6g})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the user's evaluation says of one model.
+
+    Attributes:
+        evaluator: its name.
+        scores: those with a direction; none where it failed, or was not asked.
+        failure: why there are none; empty where there are.
+        asked: it was; otherwise there was no time.
+        needs_db: SQNR that the allowed falls ask for, by all models that were evaluated; None where that is not known.
+    """
+
+    evaluator: str
+    scores: tuple[ScoreFound, ...] = ()
+    failure: str = ""
+    asked: bool = True
+    needs_db: float | None = None
+
+    @property
+    def breaks(self) -> bool:
+        """Whether the model is outside the bound, or cannot be evaluated."""
+        return (self.asked and bool(self.failure)) or any(s.broken for s in self.scores)
+
+    @property
+    def shows(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.failure and all(s.shown for s in self.scores)
+
+    def lacks_db(self, sqnr_db: float) -> float:
+        """SQNR that a model needs beyond the ``sqnr_db`` of this one, in dB: 0 where more would not mend it."""
+        if self.failure or self.shows:
+            return 0.0
+        return _STEP_DB if self.needs_db is None else max(_LEAST_STEP_DB, self.needs_db - sqnr_db)
+
+    @property
+    def fall(self) -> float:
+        """The largest fall, as a share of what is allowed; infinite where nothing is known."""
+        if self.failure:
+            return math.inf
+        shares = [s.fall / max(s.allowed, 1e-12) for s in self.scores if s.allowed is not None]
+        return max(shares, default=0.0)
+
+    @property
+    def why(self) -> str:
+        """What is broken or not shown; empty where the bound is shown."""
+        if self.failure:
+            return self.failure
+        parts = [
+            f"{s.name} gets worse by {s.fall:.3g}, from {s.of_float:.6g} to {s.value:.6g}, more than the "
+            f"{s.allowed:.3g} allowed (--evaluate {self.evaluator})"
+            for s in self.scores
+            if s.broken
+        ]
+        return "; ".join(parts or [str(s.statement) for s in self.scores if not s.shown])
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.scores)) or self.failure
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``."""
+        scores = [s.as_json() for s in self.scores]
+        return {"evaluator": self.evaluator, "scores": scores, "failure": self.failure or None, "shown": self.shows}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EvaluationJudge:
+    """Holds models against the given one by the user's evaluation.
+
+    Attributes:
+        evaluator: whom it asks.
+        bound: what must be kept.
+        given: the given model.
+        place: folder for copies.
+        journal: keeps what was found.
+        budget_s: seconds of the whole command; infinite without a limit.
+        clock: of the run.
+        seed: of the draws of intervals.
+        points: models that were evaluated, by score and name.
+        asked: seconds that evaluations of models besides the given one took in this session.
+    """
+
+    evaluator: ModelEvaluator
+    bound: EvaluationBound
+    given: Path
+    place: Path
+    journal: Journal
+    budget_s: float
+    clock: Clock
+    seed: int
+    points: dict[str, Point] = field(default_factory=dict)
+    asked: list[float] = field(default_factory=list)
+
+    def begin(self, end: Deadline) -> None:
+        """Evaluate the given model, before all work: without its scores there is nothing to hold others against.
+
+        Raises:
+            DataError: the evaluation fails.
+            UsageError: its scores cannot be bounded as asked for, or the budget is too short for it.
+        """
+        if self.journal.fact(EVALUATION.of(_GIVEN)) is None:
+            first = self._of_given(end)
+            if 2.0 * first.seconds > end.left:
+                needed = 10 * int(4.0 * first.seconds / 10.0 + 1.0)
+                raise TooShort(
+                    f"--evaluate {self.evaluator.name} takes {first.seconds:.3g} s, which leaves no time to judge what "
+                    f"is found: give a --budget of at least {needed}s",
+                    needed,
+                )
+            again = self._of_given(end) if first.seconds <= _TWICE * self.budget_s else None
+            allowed(self.bound, first, _spread(first, again))
+            self.journal.record_fact(EVALUATION.of(_GIVEN), first)
+            if again is not None:
+                self.journal.record_fact(EVALUATION.of(_AGAIN), again)
+        _ = self.allowed  # which refuses what it can before the work
+
+    @cached_property
+    def of_given(self) -> Evaluation:
+        """The given model's scores."""
+        found = self.journal.fact(EVALUATION.of(_GIVEN))
+        assert found is not None, "the run began with it"
+        return found
+
+    @cached_property
+    def spread(self) -> Mapping[str, float]:
+        """How far each score of the given model differed between two evaluations; empty where there was one."""
+        return _spread(self.of_given, self.journal.fact(EVALUATION.of(_AGAIN)))
+
+    @cached_property
+    def allowed(self) -> tuple[Allowed, ...]:
+        """What each score may be. Raises UsageError."""
+        return allowed(self.bound, self.of_given, self.spread)
+
+    @property
+    def seconds(self) -> float:
+        """What one evaluation takes, at most, as far as is known."""
+        return max([self.of_given.seconds, *self.asked])
+
+    @property
+    def planned_s(self) -> float:
+        """Seconds that are to be kept for evaluations while contenders are confirmed: at least one."""
+        return max(self.seconds, min(3.0 * self.seconds, EVALUATING * self.budget_s))
+
+    def verdict(self, model: Artifact, name: str, sqnr_db: float, until: Deadline) -> Verdict:
+        """What the evaluation says of a model.
+
+        Args:
+            model: its file.
+            name: identifies it in the journal.
+            sqnr_db: its SQNR, for the relation of both.
+            until: when it must be known: it is not asked where that leaves no time.
+        """
+        who, known = self.evaluator.name, self.journal.fact(EVALUATION.of(name))
+        if known is None:
+            spent = sum(self.asked)
+            if not until.fits(self.seconds) or (self.asked and spent + self.seconds > EVALUATING * self.budget_s):
+                late = f"there was no time left for --evaluate {who}: give a larger --budget"
+                return Verdict(evaluator=who, failure=late, asked=False)
+            found = self._run(model.path, min(until.left, max(_LEAST_S, _TIMES * self.seconds)))
+            self.asked.append(found.seconds if isinstance(found, Evaluation) else self.seconds)
+            missing = [] if isinstance(found, Failed) else [a.name for a in self.allowed if a.name not in found.scores]
+            if missing:
+                found = Failed("evaluate", f"--evaluate {who} no longer returns {', '.join(missing)}")
+            if isinstance(found, Failed):
+                return Verdict(evaluator=who, failure=found.message)
+            self.journal.record_fact(EVALUATED_DB.of(name), sqnr_db)
+            known = self.journal.record_fact(EVALUATION.of(name), found)
+        return self._of(known, name, sqnr_db)
+
+    def recall(self, name: str) -> None:
+        """Count a model in that an earlier session evaluated, if it did."""
+        known, sqnr_db = self.journal.fact(EVALUATION.of(name)), self.journal.fact(EVALUATED_DB.of(name))
+        if known is not None and sqnr_db is not None:
+            self._of(known, name, sqnr_db)
+
+    def _of(self, known: Evaluation, name: str, sqnr_db: float) -> Verdict:
+        scores = tuple(self._score(each, known) for each in self.allowed)
+        for score in scores:
+            error = 0.0 if score.statement is None else _error(score.name, self.of_given, known)
+            self.points[f"{score.name} {name}"] = Point(sqnr_db, score.fall, error)
+        return Verdict(evaluator=self.evaluator.name, scores=scores, needs_db=self.needs_db)
+
+    @property
+    def own(self) -> Verdict:
+        """What it says of the given model."""
+        given = self.of_given
+        return Verdict(evaluator=self.evaluator.name, scores=tuple(self._score(a, given) for a in self.allowed))
+
+    def relations(self) -> list[tuple[Relation, float | None]]:
+        """How each score falls with noise, and what is allowed, as far as models were evaluated."""
+        found = []
+        for each in self.allowed:
+            points = [p for key, p in self.points.items() if key.startswith(f"{each.name} ")]
+            relation = fitted(each.name, points)
+            if relation is not None:
+                found.append((relation, each.drop))
+        return found
+
+    @property
+    def needs_db(self) -> float | None:
+        """SQNR that the allowed falls ask for; None where no model says so."""
+        asked = [r.least_db(drop) for r, drop in self.relations() if drop is not None]
+        known = [db for db in asked if np.isfinite(db)]
+        return max(known, default=None)
+
+    def notes(self) -> list[str]:
+        """What people should know of the evaluation besides its verdicts."""
+        found = []
+        told = {name: spread for name, spread in self.spread.items() if spread > 0.0}
+        for name, spread in told.items():
+            found.append(
+                f"--evaluate {self.evaluator.name} changes its mind: {name} of one and the same model differed by "
+                f"{spread:.3g}, by which its bound was made narrower"
+            )
+        if not self.spread:
+            seconds = f"{self.of_given.seconds:.3g} s"
+            found.append(f"--evaluate takes {seconds}: whether it gives one model the same scores twice was not tried")
+        untold = [name for name in self.of_given.scores if name not in {a.name for a in self.allowed}]
+        if untold:
+            found.append(f"not bounded, as it is not said whether larger is better: {', '.join(untold)}")
+        found += [relation.told(drop) for relation, drop in self.relations()]
+        if self.of_given.remark:
+            found.append(f"--evaluate {self.of_given.remark}; nothing is lost")
+        if self.asked:
+            found.append(f"--evaluate was asked for {counted(len(self.asked), 'model')} besides the given one")
+        return found
+
+    def _of_given(self, end: Deadline) -> Evaluation:
+        doing("evaluate the given model")
+        found = self._run(self.given, _FIRST * end.left)
+        if isinstance(found, Failed):
+            raise DataError(f"the given model cannot be evaluated: {found.message}")
+        return found
+
+    def _run(self, model: Path, limit_s: float) -> Evaluation | Failed:
+        return self.evaluator.run(model, limit_s, self.place)
+
+    def _score(self, each: Allowed, found: Evaluation) -> ScoreFound:
+        score, spread = found.scores[each.name], self.spread.get(each.name, 0.0)
+        drop = None if each.drop is None else each.drop - spread
+        pairs, rng = paired(each, self.of_given.scores[each.name], score), np.random.default_rng(self.seed)
+        return ScoreFound(
+            name=each.name,
+            value=score.value,
+            of_float=each.value,
+            fall=each.loss(score.value),
+            allowed=drop,
+            statement=None if pairs is None else state_metric(pairs, drop, rng, self.clock),
+        )
+
+
+def _spread(first: Evaluation, again: Evaluation | None) -> dict[str, float]:
+    if again is None:
+        return {}
+    missing = next((name for name in first.scores if name not in again.scores), None)
+    if missing is not None:
+        raise DataError(f"the evaluation returned {missing} of the given model at first, and then no longer")
+    return {name: abs(score.value - again.scores[name].value) for name, score in first.scores.items()}
+
+
+def _error(name: str, ours: Evaluation, theirs: Evaluation) -> float:
+    """Standard error of the mean difference between two models over the same samples."""
+    one, other = ours.scores[name].each, theirs.scores[name].each
+    assert one is not None
+    assert other is not None
+    return float(np.std(one - other, ddof=min(1, one.size - 1)) / np.sqrt(one.size))

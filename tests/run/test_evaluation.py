@@ -1,0 +1,323 @@
+"""The user's own evaluation decides which model is delivered; whatever it does, a run ends in what can be said."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import inlay
+from inlay.cli import render
+from inlay.errors import DataError, UsageError
+from inlay.quant.evaluation import Evaluation
+from inlay.run.evaluation.evaluator import ModelEvaluator, evaluator_of
+from inlay.run.evaluation.relation import Point, fitted
+from inlay.testing import Builder
+from inlay.trial import Failed, noise_of
+
+null = pytest.mark.usefixtures("null_in_process")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    b = Builder()
+    y = b.conv("a", b.input("x", (1, 3, 12, 12)), 8, relu=True)
+    b.output(b.conv("b", y, 4))
+    onnx.save(b.model(), path := tmp_path / "m.onnx")
+    return path
+
+
+def samples(count: int = 6) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [{"x": rng.random((1, 3, 12, 12), np.float32)} for _ in range(count)]
+
+
+def pairs_in(path: str) -> int:
+    """How many activations a model quantizes."""
+    return sum(n.op_type == "QuantizeLinear" for n in onnx.load(path).graph.node)
+
+
+def tuned(model: Path, evaluate: Any, **more: Any) -> tuple[inlay.TuneResult, dict[str, Any]]:
+    out = more.pop("out", model.parent / "out")
+    options: dict[str, Any] = {"target": "null", "max_measurements": 6, "augment": "none", "budget": None, **more}
+    result = inlay.tune(model, data=samples(), out=out, evaluate=evaluate, **options)
+    return result, json.loads((out / "result.json").read_text())
+
+
+# --- one evaluation -------------------------------------------------------------------------------------------------
+
+
+def program(folder: Path, body: str) -> ModelEvaluator:
+    script = folder / "mine.py"
+    script.write_text("import json, os, sys, time\nmodel = sys.argv[1]\n" + textwrap.dedent(body))
+    found = evaluator_of(f"{sys.executable} {script} {{model}}")
+    assert found is not None
+    return found
+
+
+def test_a_program_prints_its_scores(model: Path, tmp_path: Path) -> None:
+    asked = program(tmp_path, "print('at work', file=sys.stderr)\nprint(json.dumps({'bytes': os.path.getsize(model)}))")
+    found = asked.run(model, 60.0)
+    assert isinstance(found, Evaluation), found
+    assert found.scores["bytes"].value == model.stat().st_size
+    assert not found.remark
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("print('all fine')", "must print a number or a JSON object on the last line"),
+        ("print(float('nan'))", "finite"),
+        ("sys.exit('no such voice')", "failed with exit code 1: no such voice"),
+        ("os.kill(os.getpid(), 9)", "failed with signal SIGKILL"),
+        (
+            "open(model, 'ab')if os.chmod(model, 0o600)else open(model, 'ab').write(b'x'); print(1.0)",
+            "changed the model",
+        ),
+    ],
+)
+def test_a_program_that_misbehaves_is_one_line(model: Path, tmp_path: Path, body: str, why: str) -> None:
+    before = model.read_bytes()
+    found = program(tmp_path, body).run(model, 60.0)
+    assert isinstance(found, Failed)
+    assert why in found.message
+    assert "\n" not in found.message
+    assert "--evaluate" in found.message
+    assert model.read_bytes() == before
+
+
+def test_a_program_that_hangs_is_ended_with_all_that_it_started(model: Path, tmp_path: Path) -> None:
+    body = "import subprocess\np = subprocess.Popen(['sleep', '60'])\n"
+    body += f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid))\np.wait()"
+    found = program(tmp_path, body).run(model, 3.0)
+    assert isinstance(found, Failed)
+    assert "took more than 3 s and was ended" in found.message
+    pid, until = int((tmp_path / "pid").read_text()), time.monotonic() + 30.0
+    while time.monotonic() < until and _lives(pid):
+        time.sleep(0.05)
+    assert not _lives(pid)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/status")
+        return not status.exists() or "State:\tZ" not in status.read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_a_file_that_it_deletes_is_a_copy(model: Path, tmp_path: Path) -> None:
+    found = program(tmp_path, "os.remove(model)\nprint(1.0)").run(model, 60.0)
+    assert isinstance(found, Evaluation)
+    assert "deleted its copy" in found.remark
+    assert model.exists()
+
+
+def test_a_function_in_a_module_runs_elsewhere(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_evaluation.py").write_text(
+        "import os, time\n"
+        "def f1(model): return {'f1': 0.5, 'pid': {'value': os.getpid(), 'higher_is_better': True}}\n"
+        "def hangs(model): time.sleep(600)\n"
+        "def ends(model): os._exit(3)\n"
+        "def text(model): return 'good'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def asked(name: str, limit_s: float = 60.0) -> Evaluation | Failed:
+        found = evaluator_of(f"their_evaluation:{name}")
+        assert found is not None
+        return found.run(model, limit_s)
+
+    found = asked("f1")
+    assert isinstance(found, Evaluation)
+    assert found.scores["pid"].value != os.getpid()
+    for name, why in (("text", "'good'"), ("ends", "ended its process")):
+        failed = asked(name)
+        assert isinstance(failed, Failed)
+        assert why in failed.message
+    failed = asked("hangs", 2.0)
+    assert isinstance(failed, Failed)
+    assert "took more than 2 s" in failed.message
+    assert isinstance(asked("f1"), Evaluation), "a new process takes its place"
+
+
+def test_a_folder_of_several_files_is_given_as_one(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "pipeline").mkdir()
+    for name in ("encoder.onnx", "decoder.onnx"):
+        (tmp_path / "pipeline" / name).write_bytes(model.read_bytes())
+    asked = evaluator_of(lambda folder: len(os.listdir(folder)))
+    assert asked is not None
+    found = asked.run(tmp_path / "pipeline", 60.0)
+    assert isinstance(found, Evaluation)
+    assert next(iter(found.scores.values())).value == 2.0
+
+
+@pytest.mark.parametrize(
+    "given", ["no-such-program-at-all {model}", "python evaluate.py", "'python {model}", "no_module:f"]
+)
+def test_what_names_no_evaluation_is_a_usage_error(given: str) -> None:
+    with pytest.raises(UsageError, match="--evaluate"):
+        evaluator_of(given)
+
+
+# --- noise and scores -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exponent", [1.0, 0.5])
+def test_the_relation_of_noise_and_scores_is_found(exponent: float) -> None:
+    """The interval holds the truth, and so does the SQNR that is asked for."""
+    rng = np.random.default_rng(0)
+    truth = {db: 2.0 * noise_of(db) ** exponent for db in (10.0, 14.0, 18.0, 24.0, 30.0)}
+    found = fitted("top1", [Point(db, fall * rng.normal(1.0, 0.02)) for db, fall in truth.items()])
+    assert found is not None
+    assert found.exponent == exponent
+    fall, half = found.fall(20.0)
+    assert abs(fall - 2.0 * noise_of(20.0) ** exponent) <= half
+    assert half < fall
+    assert noise_of(found.least_db(0.02)) ** exponent * 2.0 == pytest.approx(0.02, rel=0.1)
+
+
+def test_one_model_says_how_much_but_not_how_sure() -> None:
+    found = fitted("top1", [Point(20.0, 0.02)])
+    assert found is not None
+    assert found.told(0.01) == (
+        "top1 gets worse by 0.02 at 20 dB, by one evaluated model; the 0.01 that is allowed asks for about 23 dB"
+    )
+    assert fitted("top1", []) is None
+    better = fitted("top1", [Point(20.0, -0.01)])
+    assert better is not None
+    assert better.least_db(0.01) == -np.inf
+
+
+# --- a run ----------------------------------------------------------------------------------------------------------
+
+
+@null
+def test_a_run_keeps_to_the_evaluation(model: Path) -> None:
+    """Each quantized activation costs 0.02: of three, one may be quantized."""
+    asked: list[int] = []
+
+    def top1(path: str) -> float:
+        asked.append(pairs_in(path))
+        return 0.9 - 0.02 * asked[-1]
+
+    result, data = tuned(model, top1, max_drop=0.05)
+    assert asked[:2] == [0, 0], "the given model, twice"
+    found = data["best"]["evaluation"]
+    assert found["evaluator"] == "top1"
+    assert found["scores"][0]["fall"] <= 0.05
+    assert found["scores"][0]["fall"] == pytest.approx(0.02 * pairs_in(str(result.model_path)))
+    assert "top1" in result.summary()
+    assert any("top1 " in str(line) for line in render.verdict(result))
+    before = len(asked)
+    again, _ = tuned(model, top1, max_drop=0.05)
+    assert len(asked) == before, "the journal knows all of it"
+    assert again.best.output_sha256 == result.best.output_sha256
+
+
+@null
+def test_what_the_evaluation_refuses_is_not_delivered(model: Path) -> None:
+    """Negative control of the former: everything that is quantized is refused, and without the evaluation it is not."""
+    result, data = tuned(model, lambda path: {"WER": 0.1 if not pairs_in(path) else 0.3}, max_drop=0.05)
+    assert pairs_in(str(result.model_path)) == 0
+    assert any("WER gets worse by 0.2, from 0.1 to 0.3" in note for note in result.notes)
+    assert any("WER gets worse" in why for why in data["search"]["rejected"].values())
+    free, _ = tuned(model, None, out=model.parent / "free", min_sqnr=10.0)
+    assert pairs_in(str(free.model_path)) > 0
+
+
+@null
+def test_samples_give_an_interval(model: Path) -> None:
+    hits = np.ones(400)
+    result, data = tuned(model, lambda path: {"top1": hits * (np.arange(400) >= (pairs_in(path) > 0))}, max_drop=0.05)
+    said = data["best"]["evaluation"]["scores"][0]["statement"]
+    assert (said["method"], said["hits"]["lost"], said["keeps_bound"]) == ("exact", 1, True)
+    assert said["sentence"] in "\n".join(map(str, render.verdict(result)))
+    assert result.exit_code == 0
+
+
+@null
+def test_few_samples_do_not_show_the_bound(model: Path) -> None:
+    result, _ = tuned(model, lambda path: {"top1": [1.0] * 10}, max_drop=0.01)
+    assert result.best.unproven.startswith("BOUND NOT SHOWN")
+    assert result.exit_code == 3
+
+
+@null
+@pytest.mark.parametrize(
+    ("evaluate", "error", "why"),
+    [
+        (lambda path: "good", DataError, "must return numbers"),
+        (lambda path: float("nan"), DataError, "finite"),
+        (lambda path: {}[path], DataError, "KeyError"),
+        (lambda path: 1.0, UsageError, "--higher-is-better"),
+    ],
+)
+def test_without_scores_of_the_given_model_nothing_is_begun(
+    model: Path, evaluate: Callable[[str], Any], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why) as found:
+        tuned(model, evaluate)
+    assert "\n" not in str(found.value)
+    assert not (model.parent / "out" / "result.json").exists()
+
+
+@null
+def test_an_evaluation_that_fails_on_what_is_found_leaves_the_given_model(model: Path) -> None:
+    def top1(path: str) -> float:
+        if pairs_in(path):
+            raise RuntimeError("no kernel")
+        return 0.9
+
+    result, data = tuned(model, top1)
+    assert pairs_in(str(result.model_path)) == 0
+    assert any("no kernel" in note for note in result.notes)
+    assert data["best"]["evaluation"]["failure"] is None, "it is the given model's"
+
+
+def drawn(values: Sequence[float]) -> Callable[[str], dict[str, float]]:
+    """Gives one value after the other, whatever the model."""
+    left = list(values)
+    return lambda path: {"top1": left.pop(0) if len(left) > 1 else left[0]}
+
+
+@null
+def test_an_evaluation_that_changes_its_mind_is_told(model: Path) -> None:
+    with pytest.raises(UsageError, match=r"differ by 0\.05 for one and the same model"):
+        tuned(model, drawn([0.9, 0.85]), max_drop=0.01)
+    result, data = tuned(model, drawn([0.9, 0.91]), max_drop=0.05, out=model.parent / "narrower")
+    assert data["best"]["evaluation"]["scores"][0]["allowed"] == pytest.approx(0.04)
+    assert any("changes its mind" in note for note in result.notes)
+
+
+@null
+def test_a_name_that_is_missing_later(model: Path) -> None:
+    result, _ = tuned(model, lambda path: {"F1": 0.9} if pairs_in(path) else {"F1": 0.9, "AUC": 0.9})
+    assert pairs_in(str(result.model_path)) == 0
+    assert any("no longer returns AUC" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"metric": "top1-agreement"}, "one of them"),
+        ({"higher_is_better": True, "lower_is_better": True}, "--higher-is-better or --lower-is-better"),
+        ({"at_least": ["top1"]}, "--min top1: give name=value"),
+        ({"at_least": {"a": 1.0}, "at_most": {"a": 2.0}}, "one of both"),
+        ({"no_bound": True, "at_most": {"a": 2.0}}, "--no-bound contradicts"),
+        ({"evaluate": None, "at_least": {"a": 1.0}}, "--min needs --evaluate"),
+    ],
+)
+def test_options_that_contradict_each_other(model: Path, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        tuned(model, options.pop("evaluate", lambda path: 1.0), **options)
