@@ -74,7 +74,8 @@ def _explained(
     found = _explain.explain(given.file, spec, samples, deadline, phases.begin)
     if out is None:
         return found
-    done, made = _repair.repair(given.file, out, spec, samples, seconds, wish.seed, hears)
+    slower = {o.name for o in found.operators if o.lost_ms > 0.0}
+    done, made = _repair.repair(given.file, out, spec, samples, seconds, wish.seed, hears, slower)
     if made is not None:
         after = _explain.explain(made, spec, samples, Deadline(-math.inf), phases.begin)
         done = replace(done, changes=_changes.changes(found, after))

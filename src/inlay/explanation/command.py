@@ -64,6 +64,7 @@ def lines(found: Explanation, every: bool = False) -> Iterator[str | Table]:
     """The explanation; all of it where ``every``."""
     yield from _head(found)
     yield from _bound(found)
+    yield from _slower(found, every)
     yield from _reasons(found, every)
     yield from _waste(found, every)
     yield from _losses(found)
@@ -87,6 +88,8 @@ def _head(found: Explanation) -> Iterator[str]:
     heavy_low = sum(o.precision == "int8" for o in heavy)
     every_ran = counted(len(ran), "operator")
     yield f"  {len(low)} of {every_ran} ran in INT8; of the {len(heavy)} heavy ones {heavy_low}."
+    if found.over_float is not None and found.over_float.value > 0:
+        yield f"  Against the float model in it: {shown_ratio(found.over_float)}."
     if found.quantized and found.lost_ms > 0:
         unit, what = unit_of(found.facts), "Lost" if found.facts.get("unit") else "Time lost"
         of = f"{found.lost_ms:.3f} {unit} of {found.kernels_ms:.3f} {unit}"
@@ -141,6 +144,28 @@ def _reasons(found: Explanation, every: bool) -> Iterator[str | Table]:
                 yield f"      {reason.text} [{_PROOFS[reason.proof]}]{_advice(reason)}"
         if not every and len(members) > _NAMES:
             yield f"    and {len(members) - _NAMES} more"
+
+
+def _slower(found: Explanation, every: bool) -> Iterator[str]:
+    """Operators that take more on integers than in float, those in one kernel together, the dearest first."""
+    slower, unit = [o for o in found.operators if o.lost_ms > 0.0], unit_of(found.facts)
+    if sum(o.lost_ms for o in slower) < policy.SHOWN_SHARE * found.kernels_ms or not slower:
+        return
+    yield ""
+    yield "Slower on integers than in float, with what makes floats of their sums:"
+    groups: defaultdict[tuple[str, str], list[Operator]] = defaultdict(list)
+    for operator in slower:
+        groups[operator.op_type, operator.kernel].append(operator)
+    for (op_type, kernel), members in sorted(groups.items(), key=lambda g: -sum(o.lost_ms for o in g[1])):
+        cost, plain = sum(o.cost_ms for o in members), sum(o.float_ms or 0.0 for o in members)
+        share = cost / max(found.kernels_ms, 1e-9)
+        yield f"  {len(members)} x {op_type} as {kernel}: {cost:.3f} {unit}, {share:.1%}; in float {plain:.3f} {unit}"
+        members.sort(key=lambda o: -o.lost_ms)
+        for operator in members if every else members[:_NAMES]:
+            yield f"    {operator.name}: {operator.cost_ms:.3f} {unit}; in float {operator.float_ms:.3f} {unit}"
+        if not every and len(members) > _NAMES:
+            yield f"    and {len(members) - _NAMES} more"
+    yield "  Keep them in float, or quantize them in another form: --repair tries both."
 
 
 def _types(members: list[Operator]) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from inlay.data import Samples, save_feed
@@ -19,6 +18,7 @@ from inlay.explanation.executed import Executed, operators_of, profiled, written
 from inlay.explanation.experiments import Laboratory, Proven, does_run, prove
 from inlay.explanation.explanation import Explanation, Operator, Reason
 from inlay.explanation.faults import Suspect, misread, suspects
+from inlay.explanation.floats import InFloat, grouped, in_float
 from inlay.explanation.losses import Losses, losses, too_late
 from inlay.explanation.removal import timed
 from inlay.explanation.waste import wasted
@@ -70,25 +70,32 @@ def explain(
         save_feed(feed, samples.feeds[0])
         quantized = holds_quantized(file)
         given, _ = fix_names(file.model.clone())
-        plain, operators = given.clone(), known_operators()
+        plain, replaced = given.clone(), dict[str, tuple[str, str]]()
         if quantized:
-            write_plain(plain, operators)
+            replaced = write_plain(plain, known_operators()).replaced
             plain = with_constants(plain, ConstantEvaluator(folder))
-        inside = parts_of(given, folder).model if quantized else given
+        apart = parts_of(given, folder) if quantized else None
+        inside = given if apart is None else apart.model
         stage("profile the model as it is")
         found = suspects(plain.graph, build_graph(inside), rules, rows)
         laboratory = Laboratory(worker, plain, (rules, rows), found, folder / "experiments", feed)
-        runs = _as_given(worker, given, rules, folder / "given", feed)
+        runs = _as_given(worker, given, rules, folder / "given", feed, deadline)
         failed = ""
         if isinstance(runs, TargetError):
             why = ModelError(f"{file.path} does not run on {spec.name}: {runs}")
             code, mends = does_run(laboratory, list(found.values()), why)
             failed = f"{code} at {counted(len(mends), 'operator')}: {runs}"
             ran, graph = laboratory.profile(mends, policy.PROFILE_LEAST)
-            runs = _Runs(graph, ran, float(ran.total_ns))
+            runs = _Runs(graph, ran, float(ran.total_ns), ran, graph.graph)
             broken = {n: Proven(tuple(faults), "together") for n, faults in mends.items()}
         else:
             broken = {}
+            kept = {str(n.name) for n in plain.graph}
+            runs = replace(runs, operators=grouped(runs.executed, given.graph, replaced, kept), graph=plain.graph)
+        floats = InFloat()
+        if apart is not None and not apart.opaque and not failed and deadline.left:
+            stage("time the float model in it")
+            floats = in_float((given, apart.model), worker, rules, folder / "floats", feed, runs.factor, deadline)
         stage("prove the reasons")
         real = quantized and samples.kind != "random"
         proving = (
@@ -109,7 +116,7 @@ def explain(
         if quantized and not failed:
             waste = timed(waste, worker, given, folder / "removals", feed, deadline)
         listed = _operators(runs, found, proven, mended, rules)
-        listed = tuple(replace(o, gain_ms=at_most.gains.get(o.name, o.gain_ms)) for o in listed)
+        listed = tuple(replace(o, gain_ms=at_most.gains.get(o.name, o.gain_ms), float_ms=floats.ms(o)) for o in listed)
         return Explanation(
             model=str(file.path),
             target=spec.name,
@@ -126,50 +133,64 @@ def explain(
             together=rounding.together,
             bound=at_most.bound,
             notes=(
-                *misread(plain.graph, rules, rows, runs.executed),
+                *misread(plain.graph, rules, rows, runs.operators),
                 *file.notes,
                 *filter(None, [changed_since(file)]),
                 *_notes(samples, runs.executed),
-                *filter(None, [rounding.problem, at_most.problem]),
+                *filter(None, [floats.problem, rounding.problem, at_most.problem]),
             ),
             facts=worker.fingerprint.facts,
+            over_float=floats.speedup,
             chosen=quantized and PLACED in file.model.metadata_props,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """A model with its profile, its latency in nanoseconds, and the factor that its profile was scaled by."""
+    """A model with its profile and its latency in nanoseconds.
+
+    Attributes:
+        model: that was profiled.
+        executed: its profile, by its nodes.
+        latency_ns: of an inference.
+        operators: the profile, by the operators of its plain form.
+        graph: that form.
+        factor: that the profile was scaled by.
+    """
 
     model: ir.Model
     executed: Executed
     latency_ns: float
+    operators: Executed
+    graph: ir.Graph
     factor: float = 1.0
 
 
-def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path) -> _Runs | TargetError:
+def _as_given(
+    worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path, deadline: Deadline
+) -> _Runs | TargetError:
     folder.mkdir()
     artifact = written(model, WeightStore(folder), folder, "given")
     try:
         slot = 0 if worker.deterministic else policy.TIMED_SLOT_NS
         latency = 0.0
         if "latency" not in worker.lacks:
-            latency = worker.time([artifact], feed, policy.TIMED_BLOCKS, slot, 0).models[0].median_ns
-        repeats = int(np.clip(policy.PROFILE_S * 1e9 / max(latency, 1e3), policy.PROFILE_LEAST, policy.PROFILE_MOST))
-        found = profiled(worker, artifact, feed, repeats, model.graph, rules)
+            timing = worker.time([artifact], feed, policy.TIMED_BLOCKS, slot, 0, lambda: deadline.left)
+            latency = timing.models[0].median_ns
+        found = profiled(worker, artifact, feed, policy.repeats(latency), model.graph, rules)
     except TargetError as error:
         worker.drop(artifact)
         return error
     # profiling costs time of its own: prices are shares of what an inference takes without it
     scaled = found.scaled(min(1.0, latency / max(found.total_ns, 1.0))) if latency else found
-    return _Runs(model, scaled, latency, scaled.total_ns / max(found.total_ns, 1.0))
+    return _Runs(model, scaled, latency, scaled, model.graph, scaled.total_ns / max(found.total_ns, 1.0))
 
 
 def _prove(
     laboratory: Laboratory, runs: _Runs, found: Mapping[str, Suspect], deadline: Deadline
 ) -> tuple[dict[str, Proven], Executed | None]:
     """Experiments on what ran in float, the most expensive first; and the profile with everything mended."""
-    ran = runs.executed.operators
+    ran = runs.operators.operators
     tried = [
         suspect
         for name, suspect in found.items()
@@ -201,9 +222,9 @@ def _operators(
 ) -> tuple[Operator, ...]:
     listed = []
     total = max(runs.executed.total_ns, 1.0)
-    for node in operators_of(runs.model.graph):
+    for node in operators_of(runs.graph):
         name = str(node.name)
-        ran, rule, suspect = runs.executed.operators.get(name), rules.ops.get(node.op_type), found.get(name)
+        ran, rule, suspect = runs.operators.operators.get(name), rules.ops.get(node.op_type), found.get(name)
         product = rule is not None and rule.weight is not None
         if ran is None:
             listed.append(Operator(name, node.op_type, "folded", "", 0.0, False))

@@ -46,10 +46,11 @@ class Operator:
         name, op_type: of the node.
         precision: that it ran in.
         kernel: the runtime's operator that ran; empty where it is not known.
-        cost_ms: of that kernel, in each inference.
+        cost_ms: of that kernel, in each inference, with the casts, scalings and biases that make floats of its sums.
         heavy: a product, or what takes a good part of the time.
         reasons: why it does not run on integers.
         gain_ms: what it takes less once it does; None where that was not tried.
+        float_ms: what it takes in the float model inside a quantized one, if it runs on integers; else None.
     """
 
     name: str
@@ -60,6 +61,12 @@ class Operator:
     heavy: bool
     reasons: tuple[Reason, ...] = ()
     gain_ms: float | None = None
+    float_ms: float | None = None
+
+    @property
+    def lost_ms(self) -> float:
+        """What it takes more on integers than in float; 0 where it takes less, or that is not known."""
+        return 0.0 if self.float_ms is None else max(0.0, self.cost_ms - self.float_ms)
 
     def as_json(self) -> dict[str, Any]:
         """With the reasons also as one text."""
@@ -215,6 +222,7 @@ class Explanation:
         repair: what came of a repair, where one was asked for.
         notes: what else people should know.
         facts: of the target's fingerprint.
+        over_float: speed-up over the float model inside a quantized one; None where that was not timed.
         chosen: by the file's metadata, Inlay placed its Q/DQ nodes: what is in float was left there by a choice.
     """
 
@@ -235,18 +243,19 @@ class Explanation:
     repair: Repair | None = None
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    over_float: Interval | None = None
     chosen: bool = False
 
     @property
     def lost_ms(self) -> float:
-        """Time lost to placement: conversions and rearrangements within the model, and what mended operators save.
+        """Time lost to placement: conversions within the model, what mended operators save, what others save in float.
 
         0 of a float model, whose ``bound`` says what INT8 could bring.
         """
         if not self.quantized:
             return 0.0
         inner = sum(w.cost_ms for w in self.waste if w.kind not in ("input", "output"))
-        return inner + sum(max(o.gain_ms or 0.0, 0.0) for o in self.operators)
+        return inner + sum(max(o.gain_ms or 0.0, 0.0) + o.lost_ms for o in self.operators)
 
     def as_json(self) -> Mapping[str, Any]:
         """Stable keys."""
@@ -261,6 +270,7 @@ class Explanation:
             "kernels_ms": self.kernels_ms,
             "lost_ms": self.lost_ms,
             "mended_ms": self.mended_ms,
+            "over_float": None if self.over_float is None else asdict(self.over_float),
             "operators": [o.as_json() for o in self.operators],
             "waste": [asdict(w) for w in self.waste],
             "accuracy": {

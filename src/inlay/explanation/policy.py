@@ -12,6 +12,9 @@ PROFILE_S = 0.6
 """Seconds of inferences for the profile that prices are taken from."""
 PROFILE_LEAST, PROFILE_MOST = 7, 100
 """Inferences in it."""
+PROFILE_SLOW_S, PROFILE_SLOW = 5.0, 2
+"""Seconds that they may take of a model of which even the least of them take long, and how many there are then at
+least: one may be disturbed."""
 
 CHECK_REPEATS = 1
 """Inferences in the profile of an experiment, of which only the kernels' types are read."""
@@ -68,3 +71,10 @@ BOUND_SAMPLES = 2
 
 MISREAD_LISTED = 3
 """Operators that compute something else than the file says, by name; the others are counted."""
+
+
+def repeats(latency_ns: float) -> int:
+    """Inferences in the profile of a model, by its latency; 0 where that is not known."""
+    latency_s = max(latency_ns, 1e3) / 1e9
+    least = min(PROFILE_LEAST, max(PROFILE_SLOW, int(PROFILE_SLOW_S / latency_s)))
+    return int(min(max(PROFILE_S / latency_s, least), PROFILE_MOST))

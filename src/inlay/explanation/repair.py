@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from inlay.errors import InlayError, ModelError, TargetError, UsageError
 from inlay.explanation import policy
 from inlay.explanation.exact import exact_form
 from inlay.explanation.explanation import Repair
+from inlay.explanation.put_back import put_back
 from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.held import held
@@ -31,7 +32,7 @@ from inlay.run.select import select, wish
 from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.preconditions import preconditions_of
-from inlay.targets.registry import create
+from inlay.targets.registry import create, known_operators
 from inlay.trial import Accuracy, Interval, shown_ratio, shown_sqnr
 
 
@@ -39,7 +40,8 @@ from inlay.trial import Accuracy, Interval, shown_ratio, shown_sqnr
 class _Subject:
     """What a repair works with: the given file, the float model in it, and its accuracy against that.
 
-    ``form`` is the given model in its exact form, where that is another; a search starts from it.
+    ``form`` is the given model in its exact form, with what is slower on integers put back to float, where that is
+    another model; a search starts from it.
     """
 
     given: ModelFile
@@ -68,6 +70,7 @@ def repair(
     budget_s: float | None,
     seed: int,
     progress: Progress,
+    slower: Collection[str] = (),
 ) -> tuple[Repair, ModelFile | None]:
     """Look for a placement that is faster than the given one and at least as accurate; write it to ``out``.
 
@@ -82,6 +85,8 @@ def repair(
         budget_s: seconds of the search.
         seed: of every random choice.
         progress: hears what happens.
+        slower: operators that take more on integers than in float, by their names in the plain form; those that
+            quantize in each inference start in float.
 
     Returns:
         What came of it, and the written model, if any.
@@ -91,7 +96,7 @@ def repair(
     """
     with scratch() as work, Worker(spec, work) as worker:
         file = held(file, work / "held")
-        subject = _subject(file, spec, samples, worker, work)
+        subject = _subject(file, spec, samples, worker, work, slower)
         given_db, margin = subject.accuracy.sqnr_db, subject.accuracy.margin_db
         judged = len(subject.samples)
         config = TuneConfig(
@@ -103,13 +108,19 @@ def repair(
             keep_qparams=True,
             cost_db=False,
         )
-        done = tune(
-            TuneRequest(file=subject.inner, out=work / "search", samples=samples, config=config, progress=progress)
-        )
+        origin, problem = None, "no model at least as accurate was measured"
+        try:
+            request = TuneRequest(
+                file=subject.inner, out=work / "search", samples=samples, config=config, progress=progress
+            )
+            origin = tune(request).best.origin
+        except InlayError as error:
+            if subject.form == file.content:
+                raise
+            problem = f"the search failed: {error}"
         progress.stage("compare the repaired model with the given one")
         best: tuple[Interval | None, float, Path] | None = None
-        problem = "no model at least as accurate was measured"
-        for path, is_last in _candidates(subject, done.best.origin, work / "search"):
+        for path, is_last in _candidates(subject, origin, work / "search"):
             if best is not None and is_last:
                 break
             made = load(path)
@@ -146,7 +157,9 @@ def repair(
     ), None
 
 
-def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker, work: Path) -> _Subject:
+def _subject(
+    file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker, work: Path, slower: Collection[str]
+) -> _Subject:
     """The float model in ``file``, and how far ``file`` is from it."""
     apart = strip_qdq(file, samples.feeds, work)
     assert apart is not None
@@ -167,7 +180,8 @@ def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker
         session = Session(externalize_weights(file.model, store), store, fuse_qdq=False)
         outputs += [session.run(feed) for feed in some.feeds]
     target, form = create(spec), file.content
-    better = exact_form(file.model, target.rules(), preconditions_of(target))
+    fewer = put_back(file.model, known_operators(), slower) if slower else None
+    better = exact_form(fewer or file.model, target.rules(), preconditions_of(target)) or fewer
     if better is not None:
         form = work / "form.onnx"
         deliver(externalize_weights(better, store), store, form)
@@ -183,16 +197,18 @@ def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker
     )
 
 
-def _candidates(subject: _Subject, origin: str, folder: Path) -> Iterator[tuple[Path, bool]]:
+def _candidates(subject: _Subject, origin: str | None, folder: Path) -> Iterator[tuple[Path, bool]]:
     """Models that may be the repaired one, and whether each is only of interest where nothing before it will do.
 
-    The model that the search delivered and the exact form of the given one; then the fastest measured ones that were as
-    accurate.
+    The model that the search delivered and the form that it started from, where that is not the given one; then the
+    fastest measured ones that were as accurate. ``origin``: of what the search delivered; None where it failed.
     """
-    if not origin.startswith("qdq-baseline: "):
+    if origin is not None and not origin.startswith("qdq-baseline: "):
         yield folder / "model.onnx", False
     if subject.form != subject.given.content:
         yield subject.form, False
+    if origin is None:
+        return
     for number in range(policy.REPAIR_RETREATS):
         path, least_db = folder.with_name(f"selected-{number}.onnx"), subject.accuracy.sqnr_db
         try:

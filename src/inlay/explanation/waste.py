@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from inlay.explanation.executed import Executed
 from inlay.explanation.explanation import Waste, WasteKind
-from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
+from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 
+_PAIRS = (QUANTIZE, DEQUANTIZE, DYNAMIC_QUANTIZE)
 _SIZES_ONLY = ("Shape", "Size")
 """Operators that read the sizes of a value, whose numbers may be of any type."""
 
@@ -65,6 +66,8 @@ def _kind(value: ir.Value | None, found: Executed) -> tuple[WasteKind, str]:
         if at_output and not others:
             return "output", ""
         return "leaves-int8", f"quantize {_listed(others)}, or keep {producer.op_type} {producer.name} in float"
+    if not writes_low and any(u.node.op_type == DYNAMIC_QUANTIZE for u in value.uses()):
+        return "enters-int8", f"give it a static scale, which no inference has to find, or keep {_listed(low)} in float"
     if not writes_low:
         return "enters-int8", f"let {producer.op_type} {producer.name} run on integers, or keep {_listed(low)} in float"
     if others:
@@ -112,7 +115,7 @@ def _is_low_reader(node: ir.Node, found: Executed) -> bool:
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
     """The operators that read a value, behind its Q/DQ or beside it."""
     for read in _behind(value):
-        yield from (u.node for u in read.uses() if u.node.op_type not in (QUANTIZE, DEQUANTIZE))
+        yield from (u.node for u in read.uses() if u.node.op_type not in _PAIRS)
 
 
 def _behind(value: ir.Value) -> Iterator[ir.Value]:
@@ -121,7 +124,7 @@ def _behind(value: ir.Value) -> Iterator[ir.Value]:
     while left:
         each = left.pop()
         yield each
-        left += [u.node.outputs[0] for u in each.uses() if u.node.op_type in (QUANTIZE, DEQUANTIZE) and u.idx == 0]
+        left += [u.node.outputs[0] for u in each.uses() if u.node.op_type in _PAIRS and u.idx == 0]
 
 
 def _around(value: ir.Value) -> Iterator[str]:

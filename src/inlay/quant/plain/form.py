@@ -9,7 +9,7 @@ stays as it is, and is listed with the reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -35,15 +35,20 @@ def known_integer(operators: Sequence[IntegerOperator] = ()) -> Callable[[ir.Nod
     return lambda node: node.op_type in (QUANTIZE, DEQUANTIZE) or (node.domain, node.op_type) in known
 
 
-def write_plain(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> PlainGraph:
+def write_plain(
+    model: ir.Model, operators: Sequence[IntegerOperator] = (), only: Container[str] | None = None
+) -> PlainGraph:
     """Write the main graph of ``model`` in its plain form, in place.
 
     Args:
         model: node and value names are unique.
         operators: rows of the targets, besides those of ONNX.
+        only: names of the nodes to look at; None for all.
     """
     plain = PlainGraph(model.graph, (*OPERATORS, *operators))
     for node in list(model.graph):
+        if only is not None and str(node.name) not in only:
+            continue
         row = plain.row(node)
         try:
             if row is not None:

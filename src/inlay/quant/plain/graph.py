@@ -104,6 +104,7 @@ class PlainGraph:
         anew: ports of weights whose scales no DequantizeLinear can state: they are float constants now.
         equal: scales that are computed anew behind a move, and those that they equal.
         rounded: integers of values that quantizing does not change, by those values: constants that were moved.
+        replaced: by the name of each float operator, those of the first and the last node in whose place it stands.
     """
 
     def __init__(self, graph: ir.Graph, operators: Iterable[IntegerOperator]) -> None:
@@ -112,6 +113,7 @@ class PlainGraph:
         self.anew: dict[Port, QType] = {}
         self.equal: dict[ir.Value, ir.Value] = {}
         self.rounded: dict[ir.Value, ir.Value] = {}
+        self.replaced: dict[str, tuple[str, str]] = {}
         self._rows = {(row.domain, row.op_type): row for row in operators}
         self._read: dict[tuple[ir.Value, ir.Value, ir.Value | None, int | None], ir.Value] = {}
         self._dynamic: dict[ir.Value, ir.Node] = {}
@@ -235,6 +237,7 @@ class PlainGraph:
         name = self.free_node(str(node.name).removesuffix(_QUANT))
         new = ir.Node(domain, op_type, inputs, attributes=list(attributes), num_outputs=len(end.outputs), name=name)
         self.graph.insert_before(end, new)
+        self.replaced[name] = str(node.name), str(end.name)
         for old, fresh in zip(end.outputs, new.outputs, strict=True):
             if result is None:
                 take_place(fresh, old)
