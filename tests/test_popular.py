@@ -8,6 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from benchmarks.popular import packages, table, task
 from benchmarks.popular.packages import PACKAGES
@@ -16,7 +17,7 @@ pytest.importorskip("skimage")
 pytest.importorskip("sklearn")
 pytest.importorskip("PIL")
 
-from benchmarks.popular import models, pictures, sentences, speech, written
+from benchmarks.popular import decoder, models, pictures, sentences, speech, written
 
 
 def _edits(a: str, b: str) -> int:
@@ -137,3 +138,39 @@ def test_a_sound_that_lasts_longer_is_near_and_another_is_far() -> None:
     one, same, far = (speech.spectrum(wave) for wave in (tone, longer, other))
     assert speech.distance(one, one)[0] == 0
     assert speech.distance(same, one)[0] < 0.2 * speech.distance(far, one)[0]
+
+
+def test_byte_pairs_join_by_rank() -> None:
+    merges = ["l o", "lo w", "Ġ lo"]
+    tokens = ["l", "o", "w", "Ġ", "e", "1", "2", "lo", "low", "Ġlo"]
+    tokenize = decoder.BytePairs(tokens, merges)
+    assert [tokens[i] for i in tokenize("low lo12")] == ["low", "Ġlo", "1", "2"]
+
+
+def test_a_decoder_with_a_cache_says_what_it_says_of_the_whole_text() -> None:
+    rng = np.random.default_rng(5)
+    facts = {"block_count": 2, "embedding_length": 16, "attention.head_count": 4, "attention.head_count_kv": 2}
+    metadata: dict[str, float] = {f"llama.{k}": v for k, v in facts.items()}
+    metadata |= {"llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 1e4}
+    shapes: dict[str, tuple[int, ...]] = {
+        "attn_q": (16, 16),
+        "attn_k": (8, 16),
+        "attn_v": (8, 16),
+        "attn_output": (16, 16),
+    }
+    shapes |= {"ffn_gate": (24, 16), "ffn_up": (24, 16), "ffn_down": (16, 24), "attn_norm": (16,), "ffn_norm": (16,)}
+    names = {f"blk.{layer}.{name}": shape for layer in range(2) for name, shape in shapes.items()}
+    names |= {"token_embd": (11, 16), "output_norm": (16,)}
+    weights = {f"{n}.weight": rng.normal(0, 0.4, s).astype(np.float32) for n, s in names.items()}
+    net = decoder.Llama(metadata, weights)
+    model = ort.InferenceSession(net.model().SerializeToString(), providers=["CPUExecutionProvider"])
+    empty = {f"past_{n}": np.zeros((1, 2, 0, 4), np.float32) for n in net.cache()}
+    ids = rng.integers(11, size=(1, 7))
+    whole = model.run(["logits"], {**empty, "input_ids": ids})[0]
+    past = model.run([f"present_{n}" for n in net.cache()], {**empty, "input_ids": ids[:, :6]})
+    behind = dict(zip(empty, past, strict=True))
+    last = model.run(["logits"], {**behind, "input_ids": ids[:, 6:]})[0]
+    np.testing.assert_allclose(last[0, -1], whole[0, -1], atol=1e-5)
+    changed = model.run(["logits"], {**empty, "input_ids": np.append(ids[:, :6], [[(ids[0, 6] + 1) % 11]], axis=1)})[0]
+    np.testing.assert_allclose(changed[0, :6], whole[0, :6], atol=1e-5)  # nothing sees what comes later
+    assert np.abs(changed[0, 6] - whole[0, 6]).max() > 1e-3

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarks.popular import pictures, sentences, speech, written
+from benchmarks.popular import decoder, pictures, sentences, speech, written
 
-TASKS = {task.name: task for task in (*pictures.TASKS, *written.TASKS, *sentences.TASKS, *speech.TASKS)}
+TASKS = {task.name: task for part in (pictures, written, sentences, speech, decoder) for task in part.TASKS}
