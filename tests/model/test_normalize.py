@@ -21,7 +21,7 @@ from tests.support.fixtures import NormalizeModel
 from tests.support.onnx_queries import ops
 
 
-def test_bodies_of_if_are_left_alone(normalized: NormalizeModel) -> None:
+def test_branches_of_if_are_part_of_the_graph(normalized: NormalizeModel) -> None:
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
     flag = b.node("flag", "Greater", [b.node("sum", "ReduceSum", [x], keepdims=0), b.constant("zero", 0.0)])
@@ -31,7 +31,10 @@ def test_bodies_of_if_are_left_alone(normalized: NormalizeModel) -> None:
     b.output(b.node("choose", "If", [flag], then_branch=then, else_branch=other))
     proto, done = normalized(b.model())
     assert "If" in ops(proto)
-    assert build_graph(done.model).captured == {x}
+    graph = build_graph(done.model)
+    assert not graph.captured
+    assert graph.is_read_below(x)
+    assert {n.op_type: n.branch for n in graph.nodes if n.branch} == {"Relu": "0choose", "Neg": "1choose"}
 
 
 def test_a_wrong_pass_is_rolled_back(normalized: NormalizeModel, monkeypatch: pytest.MonkeyPatch) -> None:

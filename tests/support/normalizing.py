@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from inlay.model.nesting import nested
 from inlay.model.normalize import FloatRewrite, Normalized, Pass, normalize
 from inlay.model.pieces import run_model
 from inlay.model.reference import ConstantEvaluator
@@ -26,7 +27,7 @@ def normalize_gated(model: onnx.ModelProto, folder: Path) -> tuple[onnx.ModelPro
     """``model`` after every pass, checked against ONNX Runtime on the model as it was given."""
     store, feed = WeightStore(folder), random_feed(model)
     done = normalize(ir.from_proto(model), ConstantEvaluator(folder), lambda m: run_model(m, store, feed))
-    proto = ir.to_proto(done.model)
+    proto = nested(ir.to_proto(done.model))
     check_and_load(proto)
     want, got = run_reference(model, feed), run_reference(proto, feed)
     assert list(got) == list(want)

@@ -11,6 +11,7 @@ from inlay.calibrate.observe import observe
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples
 from inlay.model.load import load
+from inlay.model.nesting import nested
 from inlay.model.store import embed_weights
 from inlay.prepare.model import prepare
 from inlay.quant.extract import Extraction, extract
@@ -59,7 +60,7 @@ class Workspace:
 
     def emit(self, placement: Placement, table: QParamsTable | None = None) -> onnx.ModelProto:
         """A model with its weights inside, which passes ONNX's full checker where the given one does."""
-        model = embed_weights(self.prepared.emitter.emit(placement, table or self.table), self.prepared.store)
+        model = embed_weights(nested(self.prepared.emitter.emit(placement, table or self.table)), self.prepared.store)
         if self._given_passes:
             onnx.checker.check_model(model, full_check=True)
         return model

@@ -29,6 +29,7 @@ from inlay.model.graph import Graph
 from inlay.model.held import changed_since, held
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile, load
+from inlay.model.nesting import nested
 from inlay.model.reference import Session
 from inlay.model.store import embed_weights
 from inlay.model.user_code import user_function
@@ -127,7 +128,7 @@ class Subject:
         """A self-contained model with ``placement`` (below 2 GB)."""
         found = self._calibrated
         facts = metadata("step by step", placement, found.digest) if len(placement) else {}
-        return embed_weights(self.prepared.emitter.emit(placement, found.table, facts), self.prepared.store)
+        return embed_weights(nested(self.prepared.emitter.emit(placement, found.table, facts)), self.prepared.store)
 
     def keep_calibration(self, path: Path) -> None:
         """Use the calibration that is kept at ``path`` where it is this one; otherwise keep it there, once it is made.

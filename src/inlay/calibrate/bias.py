@@ -9,6 +9,7 @@ is linear in its rows as well, there it is the product of their mean, and large 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -55,6 +56,7 @@ def weight_error_means(
     found = {u.name: u for u in units if _correctable(graph, u)}
     sizes = {name: 0 if _is_product(graph, unit) else _weight(graph, unit).nbytes for name, unit in found.items()}
     means: dict[str, np.ndarray] = {}
+    ran = Counter[str]()
     for batch in in_batches(list(found), sizes, policy.WEIGHT_ERROR_BYTES):
         probe = _probe(prepared, [found[n] for n in batch], table, positions)
         names = {i.name for i in probe.graph.input}
@@ -62,7 +64,10 @@ def weight_error_means(
         for outputs in SharedSession(probe, prepared.store, optimize=True).each(given):
             for name, mean in outputs.items():
                 node = name.removeprefix(_PREFIX)
-                means[node] = means.get(node, 0.0) + mean.astype(np.float64) / len(feeds)
+                if mean.size:  # in a branch that this sample takes
+                    means[node] = means.get(node, 0.0) + mean.astype(np.float64)
+                    ran[node] += 1
+    means = {node: mean / ran[node] for node, mean in means.items()}
     for name, unit in found.items():
         if name in means and _is_product(graph, unit):
             means[name] = _of_rows(graph.node(name), means[name], _error(prepared, unit, table))

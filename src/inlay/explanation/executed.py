@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from inlay.explanation.explanation import Precision
 from inlay.measure.client import Worker
+from inlay.model.nesting import nested
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.space.rules import Rules
@@ -97,7 +98,7 @@ def executed(kernels: Sequence[KernelTime], graph: ir.Graph, rules: Rules) -> Ex
 def written(model: ir.Model, store: WeightStore, folder: Path, name: str) -> Artifact:
     """A model as a file in ``folder``, its weights in ``store``."""
     path = folder / f"{name}.onnx"
-    onnx.save_model(externalize_weights(model, store), path)
+    onnx.save_model(nested(externalize_weights(model, store)), path)
     return Artifact(path.resolve(), f"{folder.name}-{name}")
 
 

@@ -24,6 +24,7 @@ from inlay.explanation.removal import timed
 from inlay.explanation.waste import wasted
 from inlay.files import scratch
 from inlay.measure.client import Worker
+from inlay.model.flow import flattened
 from inlay.model.graph import build_graph
 from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile
@@ -69,7 +70,7 @@ def explain(
         feed = folder / "feed.npz"
         save_feed(feed, samples.feeds[0])
         quantized = holds_quantized(file)
-        given, _ = fix_names(file.model.clone())
+        given = flattened(fix_names(file.model.clone())[0])
         plain, replaced = given.clone(), dict[str, tuple[str, str]]()
         if quantized:
             replaced = write_plain(plain, known_operators()).replaced

@@ -19,6 +19,8 @@ import onnx_ir as ir
 
 from inlay.errors import ModelError
 from inlay.model.collector import collector_paused
+from inlay.model.flow import FLOW, SCOPE, branch_of
+from inlay.model.metadata import has_entries
 from inlay.types import GRAPH_OUTPUT, Port
 
 Shape = tuple[int | None, ...]
@@ -42,6 +44,7 @@ class Node:
         attributes: plain Python values (int, float, str, tuple) of the attributes that are not graphs or tensors.
         captured: values of this graph that the node's subgraphs (If, Loop, Scan) read.
         index: position in topological order.
+        branch: of which If it is in which branch, as :mod:`inlay.model.flow` writes it; empty in no branch.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Node:
     attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
     captured: frozenset[str] = frozenset()
     index: int = -1
+    branch: str = ""
 
     @property
     def has_subgraph(self) -> bool:
@@ -116,6 +120,21 @@ class Graph:
     def captured(self) -> frozenset[str]:
         """Values that some subgraph reads. Such a read is no port: it always sees the original value."""
         return frozenset().union(*(n.captured for n in self.nodes))
+
+    def is_read_below(self, value: str) -> bool:
+        """Whether a body of a Loop or a Scan, or a branch of an If, reads ``value``, which is made outside of it."""
+        if value in self.captured:
+            return True
+        producer = self._producers.get(value)
+        ports = [p for p in self.consumers(value) if p.node != GRAPH_OUTPUT]
+        return producer is not None and any(self._branch_of(p) != producer.branch for p in ports)
+
+    def _branch_of(self, port: Port) -> str:
+        """The branch in which a port is, that of a result in the branch that it results from."""
+        node = self._by_name[port.node]
+        if node.domain != FLOW or not port.slot:
+            return node.branch
+        return branch_of(node.name, port.slot, len(node.inputs))
 
     @cached_property
     def _of_inputs(self) -> frozenset[str]:
@@ -262,6 +281,7 @@ def _node(node: ir.Node, index: int, graph: ir.Graph, known: dict[str, Mapping[s
         attributes=known.setdefault(repr(attributes), MappingProxyType(attributes)),  # equal numbers differ in type
         captured=frozenset(captured) if captured else _NONE,
         index=index,
+        branch=node.metadata_props.get(SCOPE, "") if has_entries(node, "metadata_props") else "",
     )
 
 

@@ -167,6 +167,13 @@ def gathered(
     return found, held
 
 
+def note_taken(
+    branches: Collection[str], note: Callable[[dict[str, T], Values], None], found: dict[str, T], values: Values
+) -> None:
+    """``note`` without those of the values in ``branches`` that are empty since their branch was not taken."""
+    note(found, {v: a for v, a in values.items() if v not in branches or getattr(a, "shape", None) != (0,)})
+
+
 def note_arrays(found: dict[str, np.ndarray], values: Values) -> None:
     """Keep values themselves."""
     found.update(values)

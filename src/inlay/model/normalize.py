@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from inlay.errors import Crashed, Late, TargetError, TimedOut
 from inlay.model.collector import collector_paused
+from inlay.model.flow import flatten, tag_new
 from inlay.model.metadata import cloned
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.branches import decide_branches, fix_inputs
@@ -126,6 +127,8 @@ def passes(
         (RAISE_OPSET, raise_opset),
         ("turn Constant nodes of the converter into initializers", lift_constants),
         *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
+        ("take branches into the graph", flatten),
+        ("turn Constant nodes of branches into initializers", lift_constants),
         ("remove what does nothing", remove_identities),
         ("remove what is not used", drop_dead),
         ("fix the shapes that the model fixes", fix_shapes),
@@ -140,6 +143,7 @@ def passes(
         *([*of_target, compute, fold] if of_target else []),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
+        ("say in which branch operators are", tag_new),
     )
 
 

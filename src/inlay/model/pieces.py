@@ -19,7 +19,8 @@ import onnx_ir as ir
 from inlay.errors import CompileFailed
 from inlay.model.collector import collector_paused
 from inlay.model.joins import joining_tails
-from inlay.model.native import Values, gathered, looks, note_arrays, note_shapes
+from inlay.model.native import Values, gathered, looks, note_arrays, note_shapes, note_taken
+from inlay.model.nesting import nested, values_of_branches
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
 
@@ -59,7 +60,11 @@ class PiecewiseSession:
         quick: bool = False,
         briefly: bool = False,
     ) -> None:
-        self._proto, self._store, self.values, self._quick = proto, store, list(values), quick
+        self._branches = values_of_branches(proto).intersection(values)
+        proto = nested(proto, values)
+        inside = set(values).difference(v for n in proto.graph.node for v in n.output)
+        self.values = [v for v in values if v not in inside or v in _given(proto)] if inside else list(values)
+        self._proto, self._store, self._quick = proto, store, quick
         self._briefly = briefly or quick
         self._whole: Session | None = None
         self._sessions: dict[int, Session] = {}
@@ -68,9 +73,9 @@ class PiecewiseSession:
         self.types: dict[str, str] = {}
 
     def run(self, feed: Values) -> dict[str, np.ndarray]:
-        """The values by name. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
+        """The values by name, but for branches not taken. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
         found = self.gather([feed], note_arrays, {})
-        return {v: found[v] for v in self.values}
+        return {v: found[v] for v in self.values if v in found or v not in self._branches}
 
     def gather(
         self, feeds: Sequence[Values], note: Callable[[dict[str, T], Values], None], found: Mapping[str, T]
@@ -86,6 +91,7 @@ class PiecewiseSession:
             CompileFailed, RunFailed: the runtime fails.
             Crashed, TimedOut: it ends its process, or takes too much time or memory.
         """
+        note = partial(note_taken, self._branches, note) if self._branches else note
         if self._pieces:
             noted = self._gather_pieces(feeds, note, found)
             if noted is not None:
@@ -228,6 +234,10 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
         extremes=extremes,
         joined=joined,
     )
+
+
+def _given(proto: onnx.ModelProto) -> set[str]:
+    return {i.name for i in proto.graph.input} | {t.name for t in proto.graph.initializer}
 
 
 def _computed(proto: onnx.ModelProto) -> list[str]:

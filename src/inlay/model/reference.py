@@ -25,6 +25,7 @@ import onnx_ir as ir
 from inlay.model import policy
 from inlay.model.guard import Limits, Resident, call, limits_for
 from inlay.model.native import NativeSession, multiplies_integers, run_whole, signature
+from inlay.model.nesting import nested
 from inlay.model.pinned import pinned, pinned_file
 from inlay.model.pool import Stored, each, width
 from inlay.model.store import WeightStore, externalize_weights
@@ -63,6 +64,7 @@ class Session:
         threads: int | None = None,
         briefly: bool = False,
     ) -> None:
+        proto = nested(proto)
         data = pinned(proto).SerializeToString()
         path = store.folder.resolve() / f"reference-{uuid.uuid4().hex}.onnx"
         path.write_bytes(data)  # it stays: a new process would have to build it again

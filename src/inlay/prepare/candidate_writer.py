@@ -9,6 +9,7 @@ import onnx
 
 from inlay.installed import __version__
 from inlay.model.load import file_sha256
+from inlay.model.nesting import nested
 from inlay.model.store import WeightStore, embed_weights, external_bytes, save_external_data
 from inlay.prepare.model import PreparedModel
 from inlay.quant.qparams import QParamsTable
@@ -64,7 +65,7 @@ class CandidateWriter:
     def proto(self, placement: Placement) -> onnx.ModelProto:
         """The model, with weights in the store. Raises ModelError."""
         facts = metadata(self._target, placement, self._calibration) if len(placement) else {}
-        return self._prepared.emitter.emit(placement, self.table, facts)
+        return nested(self._prepared.emitter.emit(placement, self.table, facts))
 
     def write(self, placement: Placement) -> Artifact:
         """The model as a small file beside the store. Raises ModelError."""
@@ -80,6 +81,7 @@ class CandidateWriter:
 
 def deliver(proto: onnx.ModelProto, store: WeightStore, path: Path) -> Artifact:
     """Write ``proto`` to ``path`` with its weights inside, or in ``<path>.data`` when they exceed 2 GB."""
+    proto = nested(proto)
     if external_bytes(proto) <= EMBED_BYTES:
         path.write_bytes(embed_weights(proto, store).SerializeToString())
     else:

@@ -21,7 +21,7 @@ from inlay.model.load import ModelFile
 from inlay.model.normalize import RAISE_OPSET, Normalized, normalize
 from inlay.model.passes.constants import correct_shapes
 from inlay.model.passes.opset import FIRST_QDQ_OPSET
-from inlay.model.pieces import Inference, run_model, run_visibly
+from inlay.model.pieces import Inference, PiecewiseSession, run_model, run_visibly
 from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore
 from inlay.prepare.strip_qdq import strip_qdq
@@ -45,11 +45,13 @@ class Request:
         target: what the target runs, and its rewrites.
         nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
         recipe: rules of the user; units that these keep in float are left alone.
+        untaken: branches of Ifs, by their tags, that no sample takes, so that ranges in them are not known.
     """
 
     target: Capabilities
     nodes: Sequence[str] = ()
     recipe: Recipe | None = None
+    untaken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -228,7 +230,7 @@ def _indexed(
     graph = replace(graph, uneven=find_uneven(seen.joined, joins, target.rules.activation))
     emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed, seen.proto)
     rules = _usable(target.rules, graph, normalized)
-    units = find_units(graph, rules)
+    units = _taken(find_units(graph, rules), graph, request.untaken)
     allowed = None
     if nodes:
         allowed = select_nodes(graph, nodes)
@@ -248,6 +250,35 @@ def _indexed(
         allowed=allowed,
     )
     return prepared if request.recipe is None else restrict(prepared, request.recipe)
+
+
+def where_taken(prepared: PreparedModel, feeds: Sequence[Mapping[str, np.ndarray]]) -> PreparedModel:
+    """``prepared`` with the units in branches of Ifs that none of ``feeds`` takes left in float.
+
+    Raises:
+        CompileFailed, RunFailed, Crashed, TimedOut: the model does not run.
+    """
+    graph = prepared.graph
+    watched = {n.branch: v for n in reversed(graph.nodes) for v in n.outputs if n.branch and graph.is_float(v)}
+    left = dict(watched)
+    session = PiecewiseSession(prepared.emitter.base, prepared.store, [*watched.values()]) if watched else None
+    for feed in feeds:
+        if session is None or not left:
+            break
+        left = {branch: v for branch, v in left.items() if v not in session.run(feed)}
+    untaken = frozenset(left)
+    request = replace(prepared.request, untaken=untaken)
+    return replace(prepared, request=request, units=_taken(prepared.units, graph, untaken))
+
+
+def _taken(units: tuple[Unit, ...], graph: Graph, untaken: frozenset[str]) -> tuple[Unit, ...]:
+    def reason(branch: str) -> str:
+        return f"no sample takes this branch of {branch[1:]}, so that its ranges are not known"
+
+    branches = {u.name: graph.node(u.name).branch for u in units}
+    return tuple(
+        replace(u, rejection=reason(branches[u.name]), forms={}) if branches[u.name] in untaken else u for u in units
+    )
 
 
 def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:

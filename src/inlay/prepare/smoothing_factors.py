@@ -65,7 +65,9 @@ def product_inputs(graph: Graph) -> list[ProductInput]:
             while (before := _reshape(graph, port, channels)) is not None:
                 port = before
             value = graph.value_of(port)
-            if graph.is_float(value) and not graph.is_constant(value) and value not in graph.captured:
+            producer = graph.producer(value)
+            here = not node.branch and not graph.is_read_below(value) and not (producer and producer.branch)
+            if graph.is_float(value) and not graph.is_constant(value) and here:
                 readers[value].append(port)
                 products[value].append(node.name)
     return [ProductInput(v, tuple(p), tuple(products[v]), _normalization(graph, v, p)) for v, p in readers.items()]

@@ -10,9 +10,11 @@ import onnx
 import onnx_ir as ir
 
 from inlay.errors import InlayError, Late, ModelError, TargetError
+from inlay.model.flow import in_branches
 from inlay.model.graph import Graph, build_graph
 from inlay.model.joins import joins_of
 from inlay.model.load import ModelFile
+from inlay.model.nesting import nested
 from inlay.model.passes.constants import with_constants
 from inlay.model.passes.opset import QDQ_OPSET
 from inlay.model.pieces import PiecewiseSession
@@ -155,7 +157,7 @@ def _written(found: Extraction, store: WeightStore) -> onnx.ModelProto:
     moved = transfer(found, graph, graph)
     table = QParamsTable(graph, Rules(QType.UINT8, ops={}), {}, moved.qparams)
     checked = moved.placement.without({*found.anew, *_unstated(moved, graph)})
-    return Emitter(found.model, graph, store).emit(checked, table)
+    return nested(Emitter(found.model, graph, store).emit(checked, table))
 
 
 def _unstated(moved: Transferred, graph: Graph) -> Iterator[Port]:
@@ -174,7 +176,7 @@ def _unstated(moved: Transferred, graph: Graph) -> Iterator[Port]:
 
 def holds_quantized(file: ModelFile) -> bool:
     """Whether there is something to take apart: Q/DQ nodes, or operators on integers of ONNX or of a known runtime."""
-    foreign = any(node.domain not in ("", "ai.onnx") for node in file.model.graph)
+    foreign = any(node.domain not in ("", "ai.onnx") for node in in_branches(file.model.graph))
     return is_quantized(file.model, known_operators() if foreign else ())
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from inlay.model.flow import flattened
 from inlay.model.metadata import cloned
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
@@ -173,12 +174,12 @@ def is_ours(model: ir.Model) -> bool:
 
 def _undone(model: ir.Model) -> tuple[ir.Model, frozenset[PortRewrite]]:
     """A copy without rewrites, and where a placement had named them; with them where the notes do not fit."""
-    copy, selected = cloned(model), frozenset[PortRewrite]()
+    copy, selected = flattened(model), frozenset[PortRewrite]()
     if is_ours(model):
         try:
             selected = undo(copy.graph)
         except ValueError:
-            copy = cloned(model)
+            copy = flattened(model)
     forget(copy.graph)
     return copy, selected
 

@@ -21,7 +21,7 @@ from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
 from inlay.model.pool import open_early, pooled
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.model import PreparedModel, prepare, where_taken
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.smoothquant import Scales, Smoothed, find_scales, smoothed
 from inlay.prepare.strip_qdq import strip_qdq
@@ -130,7 +130,8 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
     if config.max_opset is not None:
         journal.record_fact(MAX_OPSET, config.max_opset)
     feed, frozen = samples.feeds[0], inputs.frozen
-    return prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction, frozen)
+    prepared = prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction, frozen)
+    return where_taken(prepared, samples.feeds)
 
 
 def without_outliers(session: Session, prepared: PreparedModel) -> PreparedModel:

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import numpy as np
 
 from inlay.errors import UsageError
+from inlay.model.flow import FLOW
 from inlay.model.graph import Graph, Node
 from inlay.types import AUTO, Port, QType
 
@@ -339,6 +340,8 @@ class Rules:
     def rejection(self, graph: Graph, node: Node) -> str | None:
         """Why ``node`` cannot run in low precision here, or None when it can."""
         rule = self.rule(node)
+        if node.domain == FLOW:
+            return "it chooses between branches, whose operators are decided by themselves"
         if rule is None:
             return self.barred or no_form_of(node.op_type)
         for condition in rule.conditions:

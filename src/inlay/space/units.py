@@ -212,7 +212,13 @@ def _ends_conv(graph: Graph, add: Node, slot: int) -> bool:
 
 
 def _stays_bare(graph: Graph, rules: Rules, port: Port) -> bool:
-    return port.node != GRAPH_OUTPUT and residual_main_path(graph, rules, graph.node(port.node)) == port.slot
+    if port.node == GRAPH_OUTPUT:
+        return False
+    node = graph.node(port.node)
+    rule = rules.rule(node)
+    if rule is not None and rule.moves_data and any(map(graph.is_read_below, node.outputs)):
+        return True  # a runtime moves the DequantizeLinear behind it, and ends the process where a body reads that
+    return residual_main_path(graph, rules, node) == port.slot
 
 
 def _fused_activation(graph: Graph, node: Node, rules: Rules) -> Node | None:
@@ -272,7 +278,7 @@ def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...])
         elif value in graph.uneven:
             yield graph.uneven[value]
     for value in outputs:
-        if value in graph.captured:
+        if graph.is_read_below(value):
             yield f"a subgraph reads its output {value}, which therefore must stay float"
 
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from inlay.model.nesting import nested
 from inlay.model.normalize import Normalized, normalize
 from inlay.model.passes.branches import deciding_inputs
 from inlay.model.reference import ConstantEvaluator
@@ -46,7 +47,7 @@ def test_what_inputs_and_shapes_decide_is_decided(seed: int, tmp_path: Path) -> 
     feed = feed_for(seed, **modes)
     given = run_reference(model, feed)
     for values in ({}, modes):
-        proto = ir.to_proto(normalized(model, tmp_path, **values).model)
+        proto = nested(ir.to_proto(normalized(model, tmp_path, **values).model))
         check_and_load(proto)
         onnx.checker.check_model(proto, full_check=True)
         assert [i.name for i in proto.graph.input] == ["x", "mode0", "mode1"], "programs go on feeding them"
@@ -95,7 +96,7 @@ def test_values_from_outside_and_weights_from_inside(mode: int, tmp_path: Path) 
     model = branching((then, otherwise), 2)
     x: np.ndarray = np.array([-1, 0, 1, 2], np.float32)
     feed = {"x": x, "mode": np.array(mode, np.int64)}
-    proto = ir.to_proto(normalized(model, tmp_path, mode=mode).model)
+    proto = nested(ir.to_proto(normalized(model, tmp_path, mode=mode).model))
     check_and_load(proto)
     assert operators(proto.graph)["If"] == 0
     given, done = run_reference(model, feed), run_reference(proto, feed)

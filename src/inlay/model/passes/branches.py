@@ -104,19 +104,19 @@ def _hoist_conditions(model: ir.Model) -> None:
     """Compute outside, where constants are folded, what decides Ifs within bodies and depends on constants alone."""
     inner = [g for g in model.graphs() if g is not model.graph and isinstance(g, ir.Graph)]
     conditions = [node.inputs[0] for g in inner for node in g if is_standard(node, "If") and node.inputs]
-    names = _names(model) if conditions else Counter[str | None]()
+    names = names_of(model) if conditions else Counter[str | None]()
     for condition in conditions:
         for found in _of_constants(condition, model.graph) or ():
             body = found.graph
             assert isinstance(body, ir.Graph), "it was found in one"
             if isinstance(found, ir.Value):
                 del body.initializers[str(found.name)]
-                _name_apart(found, names)
+                name_apart(found, names)
                 model.graph.register_initializer(found)
                 continue
             body.remove(found)
             for value in found.outputs:
-                _name_apart(value, names)
+                name_apart(value, names)
             model.graph.insert_before(model.graph[0], found)
 
 
@@ -144,7 +144,7 @@ def _of_constants(condition: ir.Value | None, main: ir.Graph) -> list[ir.Node | 
 
 def _take_branches(model: ir.Model) -> int:
     taken = 0
-    names = _names(model)
+    names = names_of(model)
     for graph in [g for g in model.graphs() if isinstance(g, ir.Graph)]:
         for node in list(graph):
             condition = _known(node)
@@ -152,7 +152,7 @@ def _take_branches(model: ir.Model) -> int:
                 taken_branch, other = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
                 left_out = node.attributes[other].as_graph()
                 for each in (left_out, *left_out.subgraphs()):
-                    names.subtract(v.name for v in _values(each))
+                    names.subtract(v.name for v in values_of(each))
                     _read_nothing(each)
                 _inline(graph, node, node.attributes[taken_branch].as_graph(), names)
                 taken += 1
@@ -177,7 +177,8 @@ def _known(node: ir.Node) -> bool | None:
     return None if condition is None or condition.size != 1 else bool(condition.numpy().reshape(-1)[0])
 
 
-def _values(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
+def values_of(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
+    """The inputs, initializers and results of a graph; those of bodies are not among them."""
     yield from graph.inputs
     if isinstance(graph, ir.Graph):
         yield from graph.initializers.values()
@@ -185,15 +186,17 @@ def _values(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def _names(model: ir.Model) -> Counter[str | None]:
+def names_of(model: ir.Model) -> Counter[str | None]:
     """How many values of the model have each name: bodies beside each other may use the same ones."""
-    return Counter(v.name for graph in model.graphs() for v in _values(graph))
+    return Counter(v.name for graph in model.graphs() for v in values_of(graph))
 
 
-def _name_apart(value: ir.Value, names: Counter[str | None]) -> None:
+def name_apart(value: ir.Value, names: Counter[str | None]) -> None:
     """Rename a value whose name another one has too, before it moves to where both would be seen."""
     if value.name and names[value.name] > 1:
         names[value.name] -= 1
+        if (tensor := value.const_value) is not None:  # the given model has the same one, by its old name
+            value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
         value.name = free_name(value.name, {name for name in names if name and names[name] > 0})
         names[value.name] += 1
 
@@ -204,12 +207,12 @@ def _inline(graph: ir.Graph, node: ir.Node, body: ir.Graph, names: Counter[str |
     body.outputs.clear()
     for initializer in list(body.initializers.values()):
         del body.initializers[str(initializer.name)]
-        _name_apart(initializer, names)
+        name_apart(initializer, names)
         graph.register_initializer(initializer)
     nodes = list(body)
     body.remove(nodes)
     for value in (v for n in nodes for v in n.outputs):
-        _name_apart(value, names)
+        name_apart(value, names)
     graph.insert_before(node, nodes)
     inlined = {id(v) for n in nodes for v in n.outputs}
     for output, result in zip(node.outputs, results, strict=True):

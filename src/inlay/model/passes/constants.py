@@ -65,11 +65,26 @@ def with_constants(model: ir.Model, evaluate: Evaluate, read_by: Callable[[ir.No
 
 def drop_dead(model: ir.Model) -> tuple[ir.Model, int]:
     """Remove nodes and initializers that no output depends on."""
-    if not _may_have_dead(model):
-        return model, 0
     before = model.graph.num_nodes() + len(model.graph.initializers)
-    RemoveUnusedNodesPass()(model)
+    forgotten = True
+    while forgotten:
+        if _may_have_dead(model):
+            RemoveUnusedNodesPass()(model)
+        forgotten = _forget_removed_readers(model)
     return model, before - model.graph.num_nodes() - len(model.graph.initializers)
+
+
+def _forget_removed_readers(model: ir.Model) -> bool:
+    """Let bodies of nodes that are gone read nothing: what they read would seem to be used. Whether there were any."""
+    graph, live, forgotten = model.graph, set[int](), False
+    for value in chain(graph.initializers.values(), chain.from_iterable(node.outputs for node in graph)):
+        for use in value.uses():
+            if use.node.graph is not graph:
+                live = live or {id(g) for g in model.graphs()}
+                if id(use.node.graph) not in live:
+                    use.node.replace_input_with(use.idx, None)
+                    forgotten = True
+    return forgotten
 
 
 def _may_have_dead(model: ir.Model) -> bool:

@@ -19,7 +19,7 @@ from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.model import PreparedModel, prepare, where_taken
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.smoothquant import find_scales
 from inlay.prepare.strip_qdq import strip_qdq
@@ -169,6 +169,7 @@ class OneShot:
             raise ModelError(f"{file.path} does not run on {worker.fingerprint.target}: {error}") from error
         extraction = strip_qdq(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=asked.sizes)
+        prepared = where_taken(prepared, samples.feeds)
         if asked.real and extraction is None:
             soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared

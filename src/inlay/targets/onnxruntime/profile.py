@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -109,6 +109,23 @@ def _parts_of_products(model: onnx.ModelProto, nodes: Mapping[str, onnx.NodeProt
     return found
 
 
+def _of_branches(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    for attribute in node.attribute if node.op_type == "If" else ():
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield from attribute.g.node
+
+
+def _in_branches(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph, and those in branches of its Ifs; bodies of loops run more than once."""
+    for node in graph.node:
+        yield node
+        for inner in _of_branches(node):
+            yield inner
+            for attribute in inner.attribute if inner.op_type == "If" else ():
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    yield from _in_branches(attribute.g)
+
+
 class Attribution:
     """Traces kernels of an optimized graph back to the model that the runtime was given.
 
@@ -118,23 +135,29 @@ class Attribution:
     """
 
     def __init__(self, model: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
-        self._producer = {v: n for n in model.graph.node for v in n.output if v}
-        own = [n for n in model.graph.node if not re.search(f"{_BAND}$", n.name)]
+        given, ran = [*_in_branches(model.graph)], [*_in_branches(optimized.graph)]
+        self._producer = {v: n for n in given for v in n.output if v}
+        own = [n for n in given if not re.search(f"{_BAND}$", n.name)]
         self._nodes = {n.name: n for n in own if not self._at_boundary(n)}
         self._values = {v for n in self._nodes.values() for v in n.output if v}
         self._values.update(i.name for i in model.graph.input)
         self._product_of = _parts_of_products(model, self._nodes)
         self._public = public_names(model.graph)
-        self._kernels = {n.name: n for n in optimized.graph.node}
-        self._writer = {v: n for n in optimized.graph.node for v in n.output if v}
+        self._kernels = {n.name: n for n in ran}
+        self._within = {n.name: [i.name for i in _of_branches(n)] for n in ran if n.op_type == "If"}
+        self._writer = {v: n for n in ran for v in n.output if v}
         self._readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for node in optimized.graph.node:
+        for node in ran:
             for value in node.input:
                 self._readers[value].append(node)
 
+    def within(self, name: str) -> Sequence[str]:
+        """The kernels in branches of the If called ``name``, whose time is in its own."""
+        return self._within.get(name, ())
+
     @cached_property
     def has_bodies(self) -> bool:
-        """Whether some kernels are those of If, Loop or Scan bodies, whose time is in their owner's."""
+        """Whether some kernels are those of Loop or Scan bodies, whose time is in their owner's, or of Ifs there."""
         return any(n.op_type in _CONTROL_FLOW for n in self._kernels.values())
 
     def knows(self, name: str) -> bool:
@@ -260,12 +283,13 @@ class Attribution:
 def kernels(events: Iterable[Event], attribution: Attribution, warm_up: int) -> list[KernelTime]:
     """Every kernel with its cause and its median time; one slow inference among many does not count.
 
-    Kernels of If, Loop and Scan bodies are left out: their owner's time holds theirs.
+    Kernels of Loop and Scan bodies are left out: their owner's time holds theirs. That of an If is without those of its
+    branches.
     """
     found = []
-    for event in events:
-        if attribution.has_bodies and not attribution.knows(event.name):
-            continue
-        ns = float(np.median(event.ns[warm_up:]))
+    known = [e for e in events if not attribution.has_bodies or attribution.knows(e.name)]
+    ns_of = {e.name: float(np.median(e.ns[warm_up:])) for e in known}
+    for event in known:
+        ns = max(0.0, ns_of[event.name] - sum(ns_of.get(name, 0.0) for name in attribution.within(event.name)))
         found.append(attribution.kernel(event.name, event.op_type, ns, event.precision))
     return found

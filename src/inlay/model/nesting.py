@@ -1,0 +1,270 @@
+"""Flat models (:mod:`inlay.model.flow`) in the form that runtimes know: the branches back in their Ifs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import onnx
+
+from inlay.model.flow import BRANCHES, FLOW, SCOPE, common, is_flat
+from inlay.model.passes.names import free_name
+
+_PAIRS = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
+_Path = tuple[tuple[str, int], ...]
+"""Where a node is: each If around it with the branch, 0 or 1, the outermost first."""
+
+
+def values_of_branches(proto: onnx.ModelProto) -> frozenset[str]:
+    """What is computed in branches of a flat model."""
+    tagged = (n for n in proto.graph.node if any(m.key == SCOPE and m.value for m in n.metadata_props))
+    return frozenset(v for n in tagged for v in n.output)
+
+
+def nested(proto: onnx.ModelProto, watched: Sequence[str] = ()) -> onnx.ModelProto:
+    """A flat model in the form that runtimes know; a model that is not flat is returned as it is.
+
+    Args:
+        proto: the model; is not changed.
+        watched: values of branches that are wanted in the main graph, as its outputs are. Of a branch that is not
+            taken they are empty. Those whose type is not known stay inside.
+    """
+    if not any(opset.domain == FLOW for opset in proto.opset_import):
+        return proto
+    return _Nesting(proto, watched).model()
+
+
+class _Nesting:
+    """The branches of a flat model on their way back."""
+
+    def __init__(self, proto: onnx.ModelProto, watched: Sequence[str]) -> None:
+        self._proto, self._graph = proto, proto.graph
+        self._ifs = {n.name: n for n in self._graph.node if is_flat(n)}
+        self._infos = {v.name: v for v in (*self._graph.value_info, *self._graph.input, *self._graph.output)}
+        self._makers = {v: n for n in self._graph.node for v in n.output if v and self._tag(n) is None}
+        self._types = {n: v.type.tensor_type.elem_type for n, v in self._infos.items()}
+        self._types.update((t.name, t.data_type) for t in self._graph.initializer)
+        self._taken = {v for n in self._graph.node for v in (*n.input, *n.output)}
+        self._paths: dict[str, _Path] = {"": ()}
+        self._path_of: dict[int, _Path] = {}  # by the place of the node
+        self._copies: dict[tuple[_Path, str], str] = {}
+        self._added: defaultdict[int, list[tuple[_Path, onnx.NodeProto]]] = defaultdict(list)
+        self._find_paths()
+        self._made_in = {v: self._path_of[i] for i, n in enumerate(self._graph.node) for v in n.output if v}
+        wanted = [*(o.name for o in self._graph.output), *watched]
+        self._lifted: dict[str, int] = {}  # values that are read outside of where they are made: up to which depth
+        self._find_lifted(wanted)
+
+    def model(self) -> onnx.ModelProto:
+        """The whole."""
+        made = onnx.ModelProto()
+        made.CopyFrom(self._proto)
+        for opset in [o for o in made.opset_import if o.domain == FLOW]:
+            made.opset_import.remove(opset)
+        del made.graph.node[:], made.graph.value_info[:]
+        inside: defaultdict[_Path, list[onnx.NodeProto]] = defaultdict(list)
+        for place, node in enumerate(self._graph.node):
+            inside[self._path_of[place]].append(node)
+            for path, copy in self._added[place]:
+                inside[path].append(copy)
+        made.graph.node.extend(self._written(inside, ()))
+        local = {v for node in made.graph.node for v in node.output}
+        made.graph.value_info.extend(
+            v for v in self._graph.value_info if v.name in local and v.name not in self._lifted
+        )
+        return made
+
+    # --- where nodes belong ----------------------------------------------------------------------------------------
+
+    def _find_paths(self) -> None:
+        readers: defaultdict[str, list[_Path]] = defaultdict(list)
+        for output in self._graph.output:
+            readers[output.name].append(())
+        for place in reversed(range(len(self._graph.node))):
+            node = self._graph.node[place]
+            tag = self._tag(node)
+            by = [path for v in node.output for path in readers[v]]
+            path = self._tagged(tag) if tag is not None else common(by)
+            if tag is None and node.op_type in _PAIRS:
+                path = path if path in by else next(iter(by), path)
+                self._copy_to(place, node, path, by)
+            self._path_of[place] = path
+            if is_flat(node):
+                half = (len(node.input) - 1) // 2
+                readers[node.input[0]].append(path)
+                for slot, value in enumerate(node.input[1:]):
+                    readers[value].append((*path, (node.name, slot // half)))
+                continue
+            for value in _reads(node):
+                readers[value] += [path, *(other for other, _ in self._added[place])]
+        deepest: dict[str, _Path] = {}
+        for place, node in enumerate(self._graph.node):
+            path = self._path_of[place]
+            for value in () if is_flat(node) else _reads(node):
+                given = deepest.get(value, ())
+                if len(given) > len(path) and given[: len(path)] == path:
+                    path = given  # what reads a value of a branch, and is read outside, if anywhere
+            if self._tag(node) is None:
+                self._path_of[place] = path
+            deepest.update(dict.fromkeys(node.output, self._path_of[place]))
+
+    def _tag(self, node: onnx.NodeProto) -> str | None:
+        """Where ``node`` says it belongs; None where it does not, or its If is gone."""
+        tag = next((m.value for m in node.metadata_props if m.key == SCOPE), None)
+        return tag if not tag or tag[1:] in self._ifs else None
+
+    def _tagged(self, tag: str) -> _Path:
+        if tag not in self._paths:
+            outer = self._tag(self._ifs[tag[1:]]) or ""
+            self._paths[tag] = (*self._tagged(outer), (tag[1:], int(tag[0])))
+        return self._paths[tag]
+
+    def _copy_to(self, place: int, node: onnx.NodeProto, path: _Path, readers: Collection[_Path]) -> None:
+        """Runtimes fuse within one graph: let each that reads a quantized value have a pair of its own."""
+        for other in dict.fromkeys(p for p in readers if p != path):
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            copy.name = self._free(f"{node.name}_in_branch")
+            for slot, value in enumerate(node.output):
+                copy.output[slot] = self._copies[other, value] = self._free(f"{value}_in_branch")
+            self._added[place].append((other, copy))
+
+    def _free(self, wish: str) -> str:
+        name = free_name(wish, self._taken)
+        self._taken.add(name)
+        return name
+
+    # --- values of branches that are read outside ----------------------------------------------------------------
+
+    def _find_lifted(self, wanted: Sequence[str]) -> None:
+        for value in wanted:
+            self._lift(value, 0)
+        for place, node in enumerate(self._graph.node):
+            path = self._path_of[place]
+            if is_flat(node):
+                half = (len(node.input) - 1) // 2
+                self._lift_for(node.input[0], path)
+                for slot, value in enumerate(node.input[1:]):
+                    self._lift_for(value, (*path, (node.name, slot // half)))
+            else:
+                for value in _reads(node):
+                    self._lift_for(value, path)
+
+    def _type_of(self, value: str) -> int:
+        """The element type of a value; where the model does not state it, that of what it is computed from."""
+        if not self._types.get(value) and (node := self._makers.get(value)) is not None:
+            first = next((t for v in node.input if v != value and (t := self._type_of(v))), 0)
+            self._types[value] = onnx.TensorProto.FLOAT if node.op_type == "DequantizeLinear" else first
+        return self._types.get(value, 0)
+
+    def _lift_for(self, value: str, reader: _Path) -> None:
+        made = self._made_in.get(value, ())
+        shared = len(common([made, reader]))
+        if shared < len(made) and (reader, value) not in self._copies:
+            self._lift(value, shared)
+
+    def _lift(self, value: str, depth: int) -> None:
+        if len(self._made_in.get(value, ())) > depth and self._type_of(value):
+            self._lifted[value] = min(depth, self._lifted.get(value, depth))
+
+    def _name(self, value: str, path: _Path) -> str:
+        """What ``value`` is called in the graph at ``path``."""
+        if (path, value) in self._copies:
+            return self._copies[path, value]
+        if value not in self._lifted:
+            return value
+        depth = len(common([self._made_in[value], path]))
+        return value if depth <= self._lifted[value] else f"{value}__{depth}"
+
+    # --- the graphs --------------------------------------------------------------------------------------------------
+
+    def _written(self, inside: Mapping[_Path, Sequence[onnx.NodeProto]], path: _Path) -> Iterator[onnx.NodeProto]:
+        for node in inside.get(path, ()):
+            made = onnx.NodeProto()
+            made.CopyFrom(node)
+            for entry in [m for m in made.metadata_props if m.key == SCOPE]:
+                made.metadata_props.remove(entry)
+            made.output[:] = [self._name(v, path) for v in node.output]
+            if is_flat(node):
+                self._write_if(made, node, inside, path)
+            else:
+                made.input[:] = [self._name(v, path) for v in node.input]
+                self._rename(made, path)
+            yield made
+
+    def _rename(self, node: onnx.NodeProto, path: _Path) -> None:
+        """Give what the bodies of ``node`` capture its name at ``path``."""
+        for attribute in node.attribute:
+            for body in _bodies(attribute):
+                own = {v for n in body.node for v in n.output} | {i.name for i in body.input}
+                own |= {t.name for t in body.initializer}
+                for inner in body.node:
+                    inner.input[:] = [v if v in own else self._name(v, path) for v in inner.input]
+                    self._rename(inner, path)
+
+    def _write_if(
+        self, made: onnx.NodeProto, node: onnx.NodeProto, inside: Mapping[_Path, Sequence[onnx.NodeProto]], path: _Path
+    ) -> None:
+        half = (len(node.input) - 1) // 2
+        inner = [(*path, (node.name, number)) for number in range(2)]
+        lifted = [
+            v
+            for v, depth in self._lifted.items()
+            if depth <= len(path) and self._made_in[v][: len(path) + 1] in (inner[0], inner[1])
+        ]
+        del made.input[1:], made.attribute[:]
+        made.domain, made.input[0] = "", self._name(node.input[0], path)
+        made.output.extend(self._name(v, path) for v in lifted)
+        for number, name in enumerate(BRANCHES):
+            body = onnx.GraphProto(name=f"{node.name}_{name}")
+            body.node.extend(self._written(inside, inner[number]))
+            local = {v for n in body.node for v in n.output}
+            body.value_info.extend(self._infos[v] for v in sorted(local) if v in self._infos and v not in self._lifted)
+            for slot in range(half):
+                value = node.input[1 + number * half + slot]
+                self._result(body, self._name(value, inner[number]), value, node.output[slot], local)
+            for value in lifted:
+                if self._made_in[value][: len(path) + 1] == inner[number]:
+                    self._result(body, self._name(value, inner[number]), value, value, local)
+                else:
+                    absent = self._free(f"{value}_absent")
+                    empty = onnx.helper.make_tensor(absent, self._types[value], [0], [])
+                    body.node.append(onnx.helper.make_node("Constant", [], [absent], absent, value=empty))
+                    body.output.append(_info(absent, self._types[value]))
+            made.attribute.append(onnx.helper.make_attribute(name, body))
+
+    def _result(self, body: onnx.GraphProto, name: str, value: str, output: str, local: set[str]) -> None:
+        """One more output of a branch; what is not made in it, or is an output already, is passed on."""
+        dtype = self._types.get(value) or self._types.get(output) or onnx.TensorProto.UNDEFINED
+        if name in local and name not in {o.name for o in body.output}:
+            if value in self._infos and name == value:
+                body.output.append(self._infos[value])
+            else:
+                body.output.append(_info(name, dtype))
+            return
+        passed = self._free(f"{name}_passed")
+        body.node.append(onnx.helper.make_node("Identity", [name], [passed], passed))
+        body.output.append(_info(passed, dtype))
+
+
+def _info(name: str, dtype: int) -> onnx.ValueInfoProto:
+    info = onnx.ValueInfoProto(name=name)
+    if dtype:
+        info.type.tensor_type.elem_type = dtype
+    return info
+
+
+def _bodies(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    if attribute.type == onnx.AttributeProto.GRAPH:
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """What ``node`` and its bodies read; names of the bodies' own values are among them, and do no harm."""
+    yield from (v for v in node.input if v)
+    for attribute in node.attribute:
+        for body in _bodies(attribute):
+            for inner in body.node:
+                yield from _reads(inner)
+            yield from (o.name for o in body.output)
