@@ -29,7 +29,7 @@ BUSY = (0, 2)
 MOST = 1.1
 """Wall time over budget that is still kept."""
 _GIVEN_UP_S = 900.0
-_LEAST = re.compile(r"give (\d+)s or more")
+LEAST = re.compile(r"give (\d+)s or more")
 
 
 def row(subject: Subject, folder: Path) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _run(subject: Subject, out: Path, budget: int) -> dict[str, Any]:
     """One command, and where its budget is refused, the one with the least budget."""
     done, wall_s = _command(subject, out, budget)
     cell: dict[str, Any] = {"asked_s": budget, "budget_s": budget, "refused_s": None}
-    least = _LEAST.search(done.stderr)
+    least = LEAST.search(done.stderr)
     if done.returncode == 2 and least is not None:
         cell |= {"refused_s": wall_s, "budget_s": int(least[1])}
         done, wall_s = _command(subject, out, int(least[1]))

@@ -218,6 +218,7 @@ TASKS = (
         "area under the curve, speech under noise",
         higher=True,
         bound=0.005,
+        options=("--fix", f"sr={SAMPLED}"),
     ),
     Task(
         "piper_joe_medium",
