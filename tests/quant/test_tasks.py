@@ -22,7 +22,7 @@ from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.metrics import Outputs
 from inlay.quant.tasks.detections import detections, matches, overlaps
 from inlay.quant.tasks.layouts import Facts
-from inlay.quant.tasks.recognize import agreement_of, recognized
+from inlay.quant.tasks.recognize import CHOICES, agreement_of, recognized
 from inlay.quant.tasks.sequences import decoded, edits
 from inlay.quant.tasks.task import Task, broken
 from tests.support.detectors import MAKES, Make, detector, images
@@ -78,7 +78,7 @@ def noisy(reference: Sequence[Outputs], db: float, seed: int = 9) -> list[dict[s
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.matrix
 def test_trained_models_are_what_they_are(name: str, real_models: Path) -> None:
-    some = importlib.import_module("feeds").feeds(name)[0][:12]
+    some = importlib.import_module("feeds").feeds(name)[0][:9]
     path = real_models / f"{name}.onnx"
     reference = [runs(path)(feed) for feed in some]
     task = recognized(reference, facts(path, some))
@@ -387,6 +387,39 @@ def test_a_task_that_is_named_asks_for_less_and_none_for_nothing() -> None:
     assert metric.of(reference, reference) == 1.0
     assert metric.hits is not None
     assert metric.hits(reference, reference).size == 6
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_outputs_are_nothing_fails(seed: int) -> None:
+    """Any outputs, of shapes that vary, judged against any others: a task, or none, or one line for who named one."""
+    rng = np.random.default_rng(seed)
+    names = rng.choice(["boxes", "scores", "labels", "logits", "audio", "tokens", "out", "embedding"], 3, replace=False)
+    kinds = [(int(rng.integers(0, 5)), rng.choice(["f", "u", "i"]), rng.integers(0, 12, 5)) for _ in names]
+
+    def outputs(varies: bool) -> dict[str, np.ndarray]:
+        made = {}
+        for name, (ndim, kind, sizes) in zip(names[: 1 + seed % 3], kinds, strict=False):
+            shape = sizes[:ndim] + (rng.integers(0, 2, ndim) if varies else 0)
+            array = rng.normal(0, 1, shape).astype(np.float32) if kind == "f" else rng.random(shape, np.float32)
+            made[str(name)] = rng.integers(0, 9, shape) if kind == "i" else np.asarray(array)
+        return made
+
+    reference = [outputs(seed % 2 == 0) for _ in range(4)]
+    others = [outputs(True) for _ in range(4)]
+    computed = str(rng.choice(["MatMul", "Sigmoid", "Softmax", "Tanh", "Conv"]))
+    ends = Ends({n: frozenset({computed}) for n in reference[0]}, {}, frozenset({"NonMaxSuppression"}))
+    known = Facts(ends, {}, ({"x": np.zeros((1, 3, 32, 32), np.float32)},))
+    samples = Samples(({},) * 4, "feeds", "test")
+    for wanted in CHOICES:
+        try:
+            task = recognized(reference, known, wanted)
+        except UsageError:
+            assert wanted not in ("auto", "none")
+            continue
+        judge = Judge(reference, samples, Bound(20.0), confidence=None, task=None if task is None else task.bound(True))
+        assert judge.judge(reference, in_task=True).feasible or not judge.judge(reference).outputs
+        found = judge.judge(others, in_task=True)
+        assert all(np.isfinite(figure.value) for figure in found.figures)
 
 
 def test_ends_are_found_behind_what_moves_elements(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ class Given:
 
 
 def binds_in_task(bound: Bound) -> bool:
-    """Whether what a model is for counts beside ``bound``: not where a metric decides, nor where there is no bound."""
-    return bound.metric is None and bound.min_sqnr_db is not None
+    """Whether what a model is for counts beside ``bound``: not beside the user's own measure, nor without a bound."""
+    return bound.metric is None and bound.evaluation is None and bound.min_sqnr_db is not None
 
 
 def run_given(session: Session) -> Given:

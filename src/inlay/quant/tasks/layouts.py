@@ -150,8 +150,12 @@ def _read(layout: Layout, reference: Sequence[Outputs], facts: Facts, sure: bool
         return layout
     scores = [s for y in reference if (s := layout.scores.of(y)) is not None]
     boxes = [b for y in reference if (b := layout.boxes.of(y)) is not None]
-    if len(scores) < len(reference) or len(boxes) < len(reference) or not scores[0].size:
+    if len(scores) < len(reference) or len(boxes) < len(reference) or len({s.shape[-1] for s in scores}) > 1:
         return None
+    pairs = [(b, s) for b, s in zip(boxes, scores, strict=True) if b.size and s.size]
+    if not pairs:
+        return None
+    boxes, scores = [b for b, _ in pairs], [s for _, s in pairs]
     low, high = min(float(s.min()) for s in scores), max(float(s.max()) for s in scores)
     raw = low < -1e-3 or high > 1.0 + 1e-3
     if raw and sure:
@@ -207,7 +211,7 @@ def _joined(joins: Joins, floats: Sequence[str], reference: Sequence[Outputs]) -
     """One output that joins boxes with scores."""
     for name in floats:
         for axis, numbers in enumerate(joins.get(name, ())):
-            if not axis or numbers is None or reference[0][name].ndim < 3:
+            if not axis or numbers is None or reference[0][name].ndim < 3 or not reference[0][name].size:
                 continue
             ends = [0, *np.flatnonzero(np.diff(numbers)) + 1, len(numbers)]
             sizes = [int(stop - start) for start, stop in pairwise(ends)]
@@ -292,7 +296,9 @@ def _columns(reference: Sequence[Outputs], floats: Sequence[str]) -> Layout | No
         count, ndim = first[boxes].shape[:-1], first[boxes].ndim
         scores = [n for n in floats if n != boxes and first[n].shape == count and _all(reference, n, _is_share)]
         scores = [n for n in scores if len(scores) == 1 or _SCORES.search(n)]
-        if len(scores) != 1 or _ordered(np.concatenate([y[boxes].reshape(-1, 4) for y in reference])) < _TRUE:
+        if len(scores) != 1 or any(y[boxes].shape[-1:] != (4,) for y in reference):
+            continue
+        if _ordered(np.concatenate([y[boxes].reshape(-1, 4) for y in reference])) < _TRUE:
             continue
         labels = [n for n, y in first.items() if n not in (boxes, *scores) and y.shape == count]
         labels = [n for n in labels if _all(reference, n, lambda column: _whole(column) == 1.0)]

@@ -100,6 +100,8 @@ def _kind(name: str, each: Sequence[np.ndarray], facts: Facts) -> str | None:
         return None
     if _is_sound(name, each, ends):
         return "sound"
+    if any(y.shape[-1] != first.shape[-1] for y in each):  # nothing that is counted along it is of one kind
+        return None
     if first.ndim == 2 and first.shape[1] > 1:
         return _kind_of_rows(name, each, ends)
     if first.ndim == 3:
@@ -178,7 +180,7 @@ def _excludes(each: Sequence[np.ndarray], axis: int) -> bool:
 
 
 def _is_probable(each: Sequence[np.ndarray]) -> bool:
-    return all(float(y.min()) >= 0.0 and float(y.max()) <= 1.0 + 1e-3 for y in each)
+    return all(y.size and float(y.min()) >= 0.0 and float(y.max()) <= 1.0 + 1e-3 for y in each)
 
 
 def _stands_out(each: Sequence[np.ndarray]) -> bool:
@@ -238,15 +240,17 @@ def _make_masks(reference: Sequence[Outputs], facts: Facts) -> Task | None:
 
 
 def _make_text(reference: Sequence[Outputs], _: Facts) -> Task | None:
-    name = compared(reference)[0]
-    each = [y[name] for y in reference]
-    blank = _blank(each) if each[0].ndim == 3 else None
-    time_axis = 0 if each[0].ndim == 3 and each[0].shape[1] == 1 < each[0].shape[0] else 1
+    name = next(iter(compared(reference)), "")
+    each = [y[name] for y in reference if name in y]
+    if not each or each[0].ndim != 3 or len({y.shape[2:] for y in each}) > 1 or not all(y.size for y in each):
+        return None
+    blank = _blank(each)
+    time_axis = 0 if each[0].shape[1] == 1 < each[0].shape[0] else 1
     return None if blank is None else tasks.text(name, time_axis, blank)
 
 
 def _make_embedding(reference: Sequence[Outputs], _: Facts) -> Task | None:
-    floats = [n for n in compared(reference) if reference[0][n].ndim in (2, 3)]
+    floats = [n for n in compared(reference) if reference[0][n].ndim in (2, 3) and reference[0][n].size]
     return tasks.embedding(floats[-1]) if floats else None
 
 

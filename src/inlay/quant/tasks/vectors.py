@@ -32,7 +32,8 @@ def _vectors(outputs: Sequence[Outputs], name: str, reference: Sequence[Outputs]
     found = []
     for each, want in zip(outputs, reference, strict=True):
         array = each.get(name)
-        if array is None or array.ndim != want[name].ndim or array.shape[-1] != want[name].shape[-1]:
+        width = reference[0][name].shape[-1]
+        if array is None or not array.size or array.ndim != want[name].ndim or array.shape[-1] != width:
             return np.empty((0, 0))
         wide = array.astype(np.float64)
         found.append(wide if wide.ndim == 2 else wide.reshape(wide.shape[0], -1, wide.shape[-1]).mean(axis=1))
