@@ -99,3 +99,42 @@ def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], norma
     y = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4)
     b.output(b.node("add", "Add", [y, b.constant("c", b.rng.standard_normal(shape))]))
     assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_the_parts_of_a_batch_normalization_into_matmul(bias: bool, rank: int, normalized: NormalizeModel) -> None:
+    b = Builder()
+    x = b.input("x", (4, 3, 6)[-rank:])
+    y = b.node("product", "MatMul", [x, b.constant("w", b.rng.normal(0, 1, (6, 5)))])
+    if bias:
+        y = b.node("bias", "Add", [b.constant("b", b.rng.normal(0, 1, 5)), y])
+    y = b.node("centered", "Sub", [y, b.constant("mean", b.rng.normal(0, 1, (1, 5)))])
+    y = b.node("scaled", "Div", [y, b.constant("deviation", b.rng.uniform(0.5, 2, 5))])
+    b.output(b.node("shifted", "Sub", [b.constant("beta", b.rng.normal(0, 1, 5)), y]))
+    proto, done = normalized(b.model())
+    assert ops(proto) == ["MatMul", "Add"]
+    assert no_roll_backs(done)
+
+
+def test_a_scale_of_matmul_needs_no_bias(normalized: NormalizeModel) -> None:
+    b = Builder()
+    y = b.node("product", "MatMul", [b.input("x", (2, 3, 6)), b.constant("w", b.rng.normal(0, 1, (6, 5)))])
+    b.output(b.node("scaled", "Mul", [y, b.constant("factor", 0.125)]))
+    assert ops(normalized(b.model())[0]) == ["MatMul"]
+
+
+def test_what_varies_along_rows_stays_behind_matmul(normalized: NormalizeModel) -> None:
+    b = Builder()
+    y = b.node("product", "MatMul", [b.input("x", (2, 5, 6)), b.constant("w", b.rng.normal(0, 1, (6, 5)))])
+    b.output(b.node("scaled", "Mul", [y, b.constant("factors", b.rng.normal(0, 1, (5, 1)))]))
+    assert ops(normalized(b.model())[0]) == ["MatMul", "Mul"]
+
+
+def test_a_product_that_others_read_keeps_its_scale_apart(normalized: NormalizeModel) -> None:
+    b = Builder()
+    y = b.node("product", "MatMul", [b.input("x", (3, 6)), b.constant("w", b.rng.normal(0, 1, (6, 5)))])
+    z = b.node("bias", "Add", [y, b.constant("b", b.rng.normal(0, 1, 5))])
+    b.output(b.node("scaled", "Mul", [z, b.constant("factors", b.rng.normal(0, 1, 5))]))
+    b.output(b.node("other", "Tanh", [y]))
+    assert ops(normalized(b.model())[0]) == ["MatMul", "Add", "Mul", "Tanh"]

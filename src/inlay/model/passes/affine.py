@@ -1,27 +1,53 @@
-"""Fold what scales and shifts each channel into the Conv, ConvTranspose or Gemm before it.
+"""Fold what scales and shifts each channel into the Conv, ConvTranspose, Gemm or MatMul before it.
 
 That is BatchNormalization, and Mul, Div, Add or Sub with a constant for each channel or for all of them. Each is
 ``y = k x + d`` per channel, so ``W' = W k`` along the output channel and ``b' = b k + d``; for BatchNormalization
 ``k = gamma / sqrt(var + epsilon)`` and ``d = beta - mean k``. Computed in float64, so that folding adds no noise of its
 own. Without this, such an operator keeps the convolution's activation from being fused, and is paid for by itself.
+The bias of a MatMul is an Add behind it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import add_constant, constant_of, is_standard, sole_use
 
-_SOURCES = ("Conv", "ConvTranspose", "Gemm")
 _ARITHMETIC = ("Mul", "Div", "Add", "Sub")
 
-Affine = tuple[ir.Value, np.ndarray, np.ndarray]
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """An operator with constant weights.
+
+    Attributes:
+        node: the operator.
+        weight: its weights, as it has them.
+        bias: what it adds to each channel, None for nothing.
+        addition: the Add of the bias behind a MatMul that has one.
+        channels: how many there are.
+        axis: of the channels, counted from the last: -1 for that.
+        rank: of the result.
+    """
+
+    node: ir.Node
+    weight: np.ndarray
+    bias: np.ndarray | None
+    addition: ir.Node | None
+    channels: int
+    axis: int
+    rank: int
+
+
+Affine = tuple[_Product, np.ndarray, np.ndarray]
 """What an operator reads, and its factor and shift for each channel, shapes (channels,), float64."""
 
 
 def fold_affine(model: ir.Model) -> tuple[ir.Model, int]:
-    """Fold each such operator that is the only reader of a Conv, ConvTranspose or Gemm with constant weights."""
+    """Fold each such operator that alone reads an operator with constant weights."""
     return model, sum(_fold(node) for node in list(model.graph))
 
 
@@ -29,41 +55,52 @@ def _fold(node: ir.Node) -> bool:
     affine = _batchnorm(node) if is_standard(node, "BatchNormalization") else _arithmetic(node)
     if affine is None:
         return False
-    source, k, shift = affine
-    producer, graph = source.producer(), node.graph
-    if producer is None or producer.graph is not graph or sole_use(source) is None or not isinstance(graph, ir.Graph):
+    product, k, shift = affine
+    producer, graph = product.node, node.graph
+    replaced = [node, *([] if product.addition is None else [product.addition]), producer]
+    if any(n.graph is not graph or sole_use(n.outputs[0]) is None for n in replaced[1:]):
         return False
-    weight = constant_of(producer.inputs[1])
-    bias_value = producer.inputs[2] if len(producer.inputs) > 2 else None
-    bias = constant_of(bias_value)
-    if weight is None or (bias_value is not None and bias is None):
+    if not isinstance(graph, ir.Graph) or _is_bias(node, product):
         return False
     if producer.op_type == "Gemm" and any(producer.attributes.get_float(f, 1.0) != 1.0 for f in ("alpha", "beta")):
         return False
-    scaled = _scale_channels(producer, weight.astype(np.float64), k)
+    scaled = _scale_channels(producer, product.weight.astype(np.float64), k)
     if scaled is None:
         return False
-    start = np.zeros_like(k) if bias is None else np.broadcast_to(bias.astype(np.float64), k.shape)
-    new_weight = add_constant(graph, f"{node.name}_weight", scaled.astype(weight.dtype))
-    new_bias = add_constant(graph, f"{node.name}_bias", (start * k + shift).astype(weight.dtype))
+    start = np.zeros_like(k) if product.bias is None else np.broadcast_to(product.bias.astype(np.float64), k.shape)
+    bias, kind = start * k + shift, product.weight.dtype
+    inputs = [producer.inputs[0], add_constant(graph, f"{node.name}_weight", scaled.astype(kind))]
+    apart = producer.op_type == "MatMul" and bool(bias.any())
     output = node.outputs[0]
-    merged = ir.Node(
-        producer.domain,
-        producer.op_type,
-        [producer.inputs[0], new_weight, new_bias],
-        attributes=list(producer.attributes.values()),
-        outputs=[ir.Value(name=output.name, type=output.type, shape=output.shape)],
-        name=producer.name,
-    )
-    graph.insert_before(node, merged)
-    output.replace_all_uses_with(merged.outputs[0], replace_graph_outputs=True)
-    graph.remove([node, producer], safe=True)
+    result = ir.Value(name=output.name, type=output.type, shape=output.shape)
+    if producer.op_type != "MatMul" or apart:
+        inputs.append(add_constant(graph, f"{node.name}_bias", bias.astype(kind)))
+    if apart:
+        added = ir.Value(name=f"{output.name}_unbiased", type=output.type, shape=output.shape)
+        name = replaced[-2].name
+        graph.insert_before(node, ir.node("MatMul", inputs[:2], outputs=[added], name=producer.name))
+        graph.insert_before(node, ir.node("Add", [added, inputs[2]], outputs=[result], name=name))
+    else:
+        attributes = list(producer.attributes.values())
+        made = ir.Node(
+            producer.domain, producer.op_type, inputs, attributes=attributes, outputs=[result], name=producer.name
+        )
+        graph.insert_before(node, made)
+    output.replace_all_uses_with(result, replace_graph_outputs=True)
+    graph.remove(replaced, safe=True)
     return True
 
 
+def _is_bias(node: ir.Node, product: _Product) -> bool:
+    """Whether a node is where the bias of a MatMul belongs already."""
+    return product.node.op_type == "MatMul" and product.addition is None and is_standard(node, "Add")
+
+
 def _batchnorm(norm: ir.Node) -> Affine | None:
-    source, numbers = norm.inputs[0], batchnorm_numbers(norm)
-    return None if source is None or _channels(source) is None or numbers is None else (source, *numbers)
+    product, numbers = _product(norm.inputs[0]), batchnorm_numbers(norm)
+    if product is None or numbers is None or product.rank + product.axis != 1:
+        return None
+    return product, *numbers
 
 
 def batchnorm_numbers(norm: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
@@ -80,46 +117,72 @@ def _arithmetic(node: ir.Node) -> Affine | None:
     if not is_standard(node, *_ARITHMETIC) or len(node.inputs) != 2:
         return None
     for slot in (0, 1):
-        source, numbers, computed = node.inputs[slot], constant_of(node.inputs[1 - slot]), _channels(node.inputs[slot])
-        constant = None if computed is None or numbers is None else _per_channel(numbers, *computed)
-        if source is None or constant is None:
+        numbers, product = constant_of(node.inputs[1 - slot]), None
+        if numbers is not None:
+            product = _product(node.inputs[slot])
+        constant = None if product is None or numbers is None else _per_channel(numbers, product)
+        if product is None or constant is None:
             continue
         one, zero = np.ones_like(constant), np.zeros_like(constant)
         match node.op_type, slot:
             case "Add", _:
-                return source, one, constant
+                return product, one, constant
             case "Sub", 0:
-                return source, one, -constant
+                return product, one, -constant
             case "Sub", 1:
-                return source, -one, constant
+                return product, -one, constant
             case "Mul", _:
-                return source, constant, zero
+                return product, constant, zero
             case "Div", 0 if constant.all():
-                return source, 1.0 / constant, zero
+                return product, 1.0 / constant, zero
     return None
 
 
-def _channels(value: ir.Value | None) -> tuple[int, int] | None:
-    """Output channels of the Conv, ConvTranspose or Gemm that computes ``value``, and its rank; None for others."""
-    producer = None if value is None else value.producer()
-    weight = constant_of(producer.inputs[1]) if producer is not None and is_standard(producer, *_SOURCES) else None
-    if producer is None or weight is None or weight.ndim < 2:
+def _product(value: ir.Value | None) -> _Product | None:
+    """The operator with constant weights, and a constant bias if any, that computes ``value``; None for others."""
+    node = None if value is None else value.producer()
+    if node is None:
         return None
-    match producer.op_type:
+    if is_standard(node, "Add"):
+        for slot in (0, 1):
+            numbers, plain = constant_of(node.inputs[1 - slot]), _matmul(node.inputs[slot])
+            bias = None if numbers is None or plain is None else _per_channel(numbers, plain)
+            if plain is not None and bias is not None:
+                return replace(plain, bias=bias, addition=node)
+        return None
+    weight = constant_of(node.inputs[1]) if is_standard(node, "Conv", "ConvTranspose", "Gemm") else None
+    if weight is None or weight.ndim < 2:
+        return _matmul(value)
+    given = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = constant_of(given)
+    if given is not None and bias is None:
+        return None
+    match node.op_type:
         case "Conv":
-            return int(weight.shape[0]), weight.ndim
+            channels = int(weight.shape[0])
         case "Gemm":
-            return int(weight.shape[0 if producer.attributes.get_int("transB", 0) else 1]), 2
+            channels = int(weight.shape[0 if node.attributes.get_int("transB", 0) else 1])
         case _:
-            return int(weight.shape[1]) * producer.attributes.get_int("group", 1), weight.ndim
+            channels = int(weight.shape[1]) * node.attributes.get_int("group", 1)
+    return _Product(node, weight, bias, None, channels, 1 - weight.ndim, weight.ndim)
 
 
-def _per_channel(numbers: np.ndarray, channels: int, rank: int) -> np.ndarray | None:
+def _matmul(value: ir.Value | None) -> _Product | None:
+    """The same of a MatMul with constant weights alone."""
+    node = None if value is None else value.producer()
+    weight = constant_of(node.inputs[1]) if node is not None and is_standard(node, "MatMul") else None
+    if value is None or value.shape is None or node is None or weight is None or weight.ndim != 2:
+        return None
+    return _Product(node, weight, None, None, int(weight.shape[1]), -1, len(value.shape))
+
+
+def _per_channel(numbers: np.ndarray, product: _Product) -> np.ndarray | None:
     """A constant as one number per channel, shape (channels,); None where it also varies along other axes."""
+    rank, axis, channels = product.rank, product.rank + product.axis, product.channels
     if numbers.ndim > rank or not np.issubdtype(numbers.dtype, np.floating):
         return None
     aligned = numbers.reshape(*[1] * (rank - numbers.ndim), *numbers.shape)
-    if any(size != 1 for axis, size in enumerate(aligned.shape) if axis != 1) or aligned.shape[1] not in (1, channels):
+    if any(n != 1 for i, n in enumerate(aligned.shape) if i != axis) or aligned.shape[axis] not in (1, channels):
         return None
     return np.broadcast_to(aligned.ravel().astype(np.float64), (channels,)).copy()
 
@@ -133,7 +196,8 @@ def _scale_channels(producer: ir.Node, weight: np.ndarray, k: np.ndarray) -> np.
             return None
         per_input = np.repeat(k.reshape(group, -1), weight.shape[0] // group, axis=0)
         return np.asarray(weight * per_input.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2)))
-    axis = 1 if producer.op_type == "Gemm" and not producer.attributes.get_int("transB", 0) else 0
+    transposed = producer.attributes.get_int("transB", 0)
+    axis = 0 if producer.op_type == "Conv" or transposed else 1
     if weight.shape[axis] != k.size:
         return None
     return np.asarray(weight * k.reshape([-1 if i == axis else 1 for i in range(weight.ndim)]))
