@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from inlay.installed import __version__
     from inlay.patterns.api import RegionsOptions, regions
     from inlay.portfolio.fleet import fleet
+    from inlay.portfolio.pipeline_result import PipelineResult
     from inlay.portfolio.result import AcrossResult, FleetResult
     from inlay.recording.api import record
     from inlay.report.api import export, write_report
@@ -70,6 +71,7 @@ __all__ = [
     "NodeInputInsertionPoint",
     "OpConfig",
     "PatternCache",
+    "PipelineResult",
     "Placement",
     "Port",
     "QDQAutotuner",

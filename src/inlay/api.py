@@ -63,19 +63,23 @@ def tune(
     model: ModelSource, options: TuneOptions | None = None, *, target: Sequence[str | TargetSpec], **changes: Any
 ) -> Any: ...
 @documented
-def tune(model: Annotated[ModelSource, declared.MODEL], options: TuneOptions | None = None, **changes: Any) -> Any:
+def tune(model: Annotated[ModelSource, declared.TUNED], options: TuneOptions | None = None, **changes: Any) -> Any:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
     With several targets, each is tuned for within the one budget, and the single file that suits all best is delivered;
-    with ``auto``, the file and the target to deploy with. The same call on the same ``out`` continues where it stopped.
+    with ``auto``, the file and the target to deploy with. The models of a ``pipeline.yaml`` are tuned within the one
+    budget, too, and all of them are delivered. The same call on the same ``out`` continues where it stopped.
 
     Returns:
-        A :class:`~inlay.TuneResult`; for ``auto`` and for two targets or more an :class:`~inlay.AcrossResult`.
+        A :class:`~inlay.TuneResult`; for ``auto`` and for two targets or more an :class:`~inlay.AcrossResult`; for a
+        pipeline a :class:`~inlay.PipelineResult`.
 
     Raises:
         InlayError: see :mod:`inlay.errors`.
     """
     wish = TuneOptions.of(options, changes)
+    if isinstance(model, (str, Path)) and _is_pipeline(Path(model)):
+        return _several("pipeline")(Path(model), wish)
     begun, out = time.monotonic() - wish.before_s, Path(wish.out)
     Phases(wish.progress or Logged()).doing("read the model and the samples")
     specs, others = _targets(wish)
@@ -118,11 +122,16 @@ def _targets(wish: TuneOptions) -> tuple[Mapping[str, TargetSpec], Mapping[str, 
     return found
 
 
+def _is_pipeline(path: Path) -> bool:
+    """Whether it says which models belong together, or is the folder of a file that does."""
+    return path.suffix in (".yaml", ".yml") or (path / "pipeline.yaml").is_file()
+
+
 def _several(part: str) -> Callable[..., Any]:
-    """What is installed for several targets. Raises UsageError where there is nothing."""
+    """What is installed for several targets or models. Raises UsageError where there is nothing."""
     found = joined(SEVERAL_TARGETS).get(part)
     if found is None:
-        raise UsageError("--target: what tunes for several targets is not installed: give one, or install Inlay again")
+        raise UsageError("what tunes for several targets or models is not installed: give one, or install Inlay again")
     made: Callable[..., Any] = found.load()
     return made
 

@@ -6,7 +6,8 @@ needs imports a wing: it asks here, by group and name, and goes without what is 
 - ``inlay.targets``: targets by name (:mod:`inlay.targets.base`).
 - ``inlay.strategies``: what joins a search (:class:`~inlay.run.joined.JoinedStrategy`).
 - ``inlay.executors``: labs elsewhere, by the option that asks for them (:class:`~inlay.measure.lab.OpenLab`).
-- ``inlay.several_targets``: how several targets are named (``targets``), tuned for (``tune``), told of (``verdict``).
+- ``inlay.several_targets``: how several targets are named (``targets``), tuned for (``tune``), told of (``verdict``);
+  and how several models of one program are tuned (``pipeline``).
 - ``inlay.commands``: commands of ``inlay``, as functions or groups of typer (:mod:`inlay.cli.commands`).
 - ``inlay.after_tune``: called with the folder of a finished run; what they return is a note, if it is not empty.
 - ``inlay.names``: names of the package ``inlay`` that a wing defines.

@@ -47,6 +47,18 @@ class Readings:
         """Latency of ``over`` divided by that of ``of``: how much faster ``of`` is, paired by block."""
         return speedup(self._of(over), self._of(of))
 
+    def gain(self, before: Mapping[tuple[str, str], float], after: Mapping[tuple[str, str], float]) -> Interval:
+        """How much faster a job is that runs the cells of ``after`` so often, one behind the other, than ``before``."""
+        return speedup(self.total(before), self.total(after))
+
+    def total(self, runs: Mapping[tuple[str, str], float]) -> Series:
+        """Readings of a job that runs each of these cells so often, one behind the other."""
+        parts = [(self._of(cell), times) for cell, times in runs.items()]
+        ns = np.sum([times * each.ns for each, times in parts], axis=0)
+        taken = np.sum([times * each.ns * each.taken for each, times in parts], axis=0) / ns
+        exact, busy = all(each.exact for each, _ in parts), any(each.busy for each, _ in parts)
+        return Series(ns, taken, None, exact, self.timing.processes, busy=busy)
+
     def _of(self, cell: tuple[str, str]) -> Series:
         return self.timing.models[self.cells.index(cell)]
 
@@ -54,7 +66,7 @@ class Readings:
 def time_in_turn(
     workers: Mapping[str, Worker],
     rows: Mapping[str, Rows],
-    feed: Path,
+    feed: Path | Mapping[str, Path],
     blocks: int,
     slot_ns: int,
     rng: np.random.Generator,
@@ -69,7 +81,7 @@ def time_in_turn(
     Args:
         workers: a process for each target, by label; models stay resident in it.
         rows: the files of each target, by label; a target whose first file fails has no readings at all.
-        feed: file of their inputs.
+        feed: file of their inputs, or one for each label.
         blocks: how many.
         slot_ns: nanoseconds that one reading should take at least.
         rng: draws orders.
@@ -101,7 +113,11 @@ def time_in_turn(
 
 
 def _block(
-    turns: Mapping[str, _Turns], found: list[Timing], feed: Path, slot_ns: int, rng: np.random.Generator
+    turns: Mapping[str, _Turns],
+    found: list[Timing],
+    feed: Path | Mapping[str, Path],
+    slot_ns: int,
+    rng: np.random.Generator,
 ) -> None:
     """Append a block to ``found``; what fails in it is taken out of the earlier ones, and the block begun anew."""
     labels = list(turns)
@@ -111,7 +127,8 @@ def _block(
             label = labels[int(index)]
             if not turns[label].files:
                 continue
-            gone = turns[label].block(parts, label, feed, slot_ns, int(rng.integers(2**31)))
+            own = feed if isinstance(feed, Path) else feed[label]
+            gone = turns[label].block(parts, label, own, slot_ns, int(rng.integers(2**31)))
             if gone:
                 at = sum(len(turns[each].files) for each in labels[: labels.index(label)])
                 found[:] = [earlier.without([at + i for i in gone]) for earlier in found]

@@ -27,6 +27,7 @@ class Progressed:
         most_s: total seconds that it may have.
         done: it needs no more time: nothing promising is left, or it failed.
         busy: a slice of it is under way elsewhere.
+        weight: what its gain counts for, relative to others: where runs are parts of one job, their shares of its time.
     """
 
     slices: tuple[tuple[float, float], ...] = ()
@@ -34,6 +35,7 @@ class Progressed:
     most_s: float = math.inf
     done: bool = False
     busy: bool = False
+    weight: float = 1.0
 
     @property
     def spent_s(self) -> float:
@@ -63,7 +65,7 @@ class Progressed:
         mean = (policy.PRIOR_GAIN + sum(steps)) / (1 + len(steps))
         gain = max(mean, steps[-1] if steps else 0.0)
         step = math.log(self.wanted_s / max(self.spent_s, 1e-9), policy.GROWTH)
-        return gain * step / (self.wanted_s - self.spent_s)
+        return self.weight * gain * step / (self.wanted_s - self.spent_s)
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,12 @@ def next_slice(runs: Sequence[Progressed], left_s: float) -> Slice | None:
     """
     waiting = [number for number, run in enumerate(runs) if run.waiting]
     if waiting:
-        share_s = policy.FIRST_SHARE * left_s / len(waiting)
-        if len(waiting) == len(runs) == 1 and not math.isinf(left_s):
-            share_s = left_s  # there is nobody to share with
-        most_s = share_s if share_s == left_s and len(runs) == 1 else policy.FIRST_SLICE_S
+        each_s = policy.FIRST_SHARE * left_s / sum(runs[number].weight for number in waiting)
+        alone = len(runs) == 1 and not math.isinf(left_s)  # there is nobody to share with
         for number in waiting:  # where one needs more than there is, those behind it may not
             run = runs[number]
-            total_s = min(run.most_s, max(policy.LEAST_FIRST_S, run.least_s, min(most_s, share_s)))
+            share_s = left_s if alone else min(policy.FIRST_SLICE_S, each_s * run.weight)
+            total_s = min(run.most_s, max(policy.LEAST_FIRST_S, run.least_s, share_s))
             if total_s <= left_s:
                 return Slice(number, total_s)
     best = max(range(len(runs)), key=lambda number: runs[number].rate, default=0)

@@ -1,4 +1,4 @@
-"""``inlay fleet``, the command; its table, and the result for several targets, as text."""
+"""``inlay fleet``, the command; its table, and the results for several targets and for several models, as text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from inlay.cli.progress import progress_of, seconds_before
 from inlay.cli.terminal import Table
 from inlay.portfolio.fleet import PAGE
 from inlay.portfolio.fleet import fleet as run_fleet
+from inlay.portfolio.pipeline_result import PartResult, PipelineResult
 from inlay.portfolio.result import GIVEN, AcrossResult, Cell, FleetResult, Row
 from inlay.prepare.declare import Option
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import UNTOLD, shown_latency, shown_ratio, shown_sqnr
+from inlay.trial import UNTOLD, Interval, counted, shown_latency, shown_ratio, shown_sqnr
 
 _HEAD = ("model", "target", "bound", "speed-up", "accuracy", "time", "folder")
 
@@ -73,11 +74,61 @@ def _cells(row: Row) -> Sequence[str]:
     return (row.model, row.target, found.bound, speedup, accuracy, f"{row.seconds:.0f} s", row.name)
 
 
+# --- several models of one program -----------------------------------------------------------------------------------
+
+
+def _of_pipeline(result: PipelineResult) -> Iterator[str | Table]:
+    """A row for each model, and what all of them gain together."""
+    if str(result.doubt):
+        yield f"{result.doubt}."
+    yield f"{counted(len(result.parts), 'model')} of {result.pipeline} on {result.spec.name}"
+    yield ""
+    head = ("model", "runs", "share", "latency", "speed-up", "SQNR", "delivered")
+    yield Table("<>>>>><", [head, *(_part_row(part, result.unit) for part in result.parts)], indent=2)
+    yield ""
+    changed = sum(part.origin != ORIGINAL for part in result.parts)
+    before = "" if result.ms is None else f"{result.ms:.3f} {result.unit}"
+    if changed:
+        took = before and f" ({before} -> {_faster(result.ms, result.speedup, result.unit)} for all runs)"
+        gained = f"{shown_ratio(result.speedup)} over the given models together{took}"
+        yield f"Verdict: {gained}{' (estimated)' * result.estimated}: {changed} of {len(result.parts)} changed."
+    else:
+        yield f"Verdict: the given models{before and f' ({before} for all runs)'}: nothing faster keeps the bound."
+    if result.said:
+        yield f"  {result.said}."
+    blocks = counted(result.blocks, "block")
+    yield f"  Bound: {result.bound}; {blocks} that all models share; {result.wall_s:.0f} s."
+    for note in result.notes:
+        yield f"  Note: {note}."
+    yield f"  Wrote {result.files} and {result.folder / 'result.json'}."
+
+
+def _part_row(part: PartResult, unit: str) -> Sequence[str]:
+    shared = (part.name, f"{part.runs:g}", f"{100 * part.share:.0f} %")
+    if part.origin == ORIGINAL or part.speedup is None:
+        return (*shared, "" if part.ms is None else f"{part.ms:.3f} {unit}", "", "", "as given")
+    return (
+        *shared,
+        _faster(part.ms, part.speedup, unit),
+        shown_ratio(part.speedup),
+        shown_sqnr(part.sqnr_db),
+        part.origin,
+    )
+
+
+def _faster(ms: float | None, gained: Interval, unit: str) -> str:
+    return "" if ms is None else shown_latency(ms / gained.value, gained, unit)
+
+
 # --- one model, several targets --------------------------------------------------------------------------------------
 
 
-def verdict(result: AcrossResult) -> Iterator[str | Table]:
-    """The result for several targets in a few lines, with the table of files on targets."""
+def verdict(result: AcrossResult | PipelineResult) -> Iterator[str | Table]:
+    """The result for several targets, or for the models of a program, in a few lines with a table."""
+    return _of_pipeline(result) if isinstance(result, PipelineResult) else _of_targets(result)
+
+
+def _of_targets(result: AcrossResult) -> Iterator[str | Table]:
     if result.unproven:
         yield f"{result.unproven}."
     yield f"{result.model[0]} on {', '.join(result.used)}"

@@ -150,7 +150,7 @@ class Comparison:
             took_s = self.asked.lab.clock() - begun
             if rounds[-1].timing.is_exact:
                 break
-        readings = _together(rounds)
+        readings = together(rounds)
         return _cells(readings, judged), readings
 
     def look(self, files: Files) -> Table:
@@ -303,10 +303,10 @@ def _cells(readings: Readings, judged: _Judged) -> Table:
     return found
 
 
-def _together(rounds: Sequence[Readings]) -> Readings:
-    """The blocks of several processes, of the cells that all of them have."""
+def together(rounds: Sequence[Readings]) -> Readings:
+    """The blocks of several processes, of the cells that all of them have. Raises Late where there are none."""
     if not rounds:
-        raise Late("the budget was spent before the files of all targets could be measured in fresh processes")
+        raise Late("the budget was spent before the files could be measured in fresh processes")
     shared = [c for c in rounds[0].cells if all(c in r.cells for r in rounds)]
     parts = [each.timing.only([each.cells.index(c) for c in shared]) for each in rounds]
     failed = {cell: why for each in rounds for cell, why in each.failed.items()}

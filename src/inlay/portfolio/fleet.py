@@ -14,7 +14,7 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -126,7 +126,7 @@ def run_fleet(
         begun=clock() - before_s,
         clock=clock,
     ) as held:
-        fleet = _Fleet(plan, held, tune, restart)
+        fleet = Fleet(plan.entries, held, tune, restart)
         try:
             fleet.give_slices()
             interrupted = False
@@ -147,12 +147,28 @@ def write_page(result: FleetResult) -> None:
     write_text(result.folder / PAGE, text)
 
 
-class _Fleet:
-    """The runs of one command, by name: what is known of them, and the way to give them time."""
+class Fleet:
+    """The runs of one command, by name: what is known of them, and the way to give them time.
 
-    def __init__(self, plan: FleetPlan, held: Portfolio, tune: Tune, restart: bool) -> None:
-        self._entries, self._held, self._tune, self._restart = plan.entries, held, tune, restart
-        self._states = {entry.name: self._known(entry) for entry in plan.entries}
+    Args:
+        entries: the runs.
+        held: what the command holds open.
+        tune: gives one slice.
+        restart: forget earlier runs.
+        weights: what each gains counts for, by name; all alike without.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        held: Portfolio,
+        tune: Tune,
+        restart: bool,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self._entries, self._held, self._tune, self._restart = entries, held, tune, restart
+        self._weights = weights or {}
+        self._states = {entry.name: self._known(entry) for entry in entries}
         self._failed: dict[str, str] = {}
         self._least_s: dict[str, float] = {}
 
@@ -205,7 +221,8 @@ class _Fleet:
 
     def _progressed(self, entry: Entry) -> Progressed:
         state, least_s = self._states[entry.name], self._least_s.get(entry.name, 0.0)
-        return Progressed(state.slices, least_s, entry.most_s, bool(state.done) or entry.name in self._failed)
+        done = bool(state.done) or entry.name in self._failed
+        return Progressed(state.slices, least_s, entry.most_s, done, weight=self._weights.get(entry.name, 1.0))
 
     def _slice(self, entry: Entry, total_s: float, progress: Progress) -> RunState:
         """Give a run time until it has had so many seconds in all; what is then known of it."""

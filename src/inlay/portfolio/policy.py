@@ -24,6 +24,13 @@ SAMPLES = 16
 WRITING_S = 2.0
 """Seconds, kept for writing the result and ending the process."""
 
+# --- several models of one program
+
+LEAST_SHARE = 0.005
+"""Of the program's time; a model that takes less is delivered as it was given: it could gain that much at most."""
+MEASURING_SHARE = 0.1
+"""Of the budget, kept for measuring the whole program's models in fresh processes."""
+
 # --- many models, many targets
 
 FIRST_SLICE_S = 60.0

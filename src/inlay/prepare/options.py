@@ -38,6 +38,13 @@ _LONGEST_SIZE = 12  # more digits than the largest size has; Python refuses to r
 STRATEGIES = ("auto", "guided", *installed.joined(installed.STRATEGIES), "refine", "anchors")
 
 MODEL = Option("The ONNX model.", metavar="MODEL", type=Path, positional=True, show_default=False)
+TUNED = Option(
+    "The ONNX model, or a pipeline.yaml with the models of one program.",
+    metavar="MODEL",
+    type=Path,
+    positional=True,
+    show_default=False,
+)
 MODELS = Option(
     "Two or more models; ratios are to the first.", metavar="MODEL...", type=Path, positional=True, repeated=True
 )

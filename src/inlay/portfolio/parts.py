@@ -1,0 +1,188 @@
+"""The models of one program, each as a run of its own: what may be asked for, its time, and what it measured."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay import api
+from inlay.errors import ModelError, UsageError
+from inlay.files import read_json, replacing, scratch
+from inlay.model.load import ModelFile, load
+from inlay.portfolio import policy
+from inlay.portfolio.fleet import Fleet
+from inlay.portfolio.pipeline_result import FILES
+from inlay.portfolio.plan import Entry
+from inlay.portfolio.points import Point, front
+from inlay.portfolio.runs import Figures, Portfolio
+from inlay.quant.accuracy import EXACT_DB
+from inlay.recording.pipeline import Part
+from inlay.run.call import Given
+from inlay.run.options import TuneOptions
+from inlay.run.outputs import install
+from inlay.run.select import Wish, select
+from inlay.search.baselines import ORIGINAL
+from inlay.targets.base import TargetSpec
+from inlay.targets.registry import AUTO
+
+_OF_ONE_MODEL = (
+    *("data", "images", "labels", "mask", "metric", "bind", "freeze_shapes", "shapes", "batch", "qdq_baseline"),
+    *("keep_qparams", "nodes", "recipe", "pattern_cache", "task", "fix"),
+)
+"""Options of ``tune`` that mean nothing for several models."""
+_OF_THE_WHOLE = (
+    *("out", "budget", "ray", "restart", "progress", "before_s", "target"),
+    *("evaluate", "max_drop", "at_least", "at_most", "higher_is_better", "lower_is_better"),
+)
+"""Options that the runs of single models do not get as they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """One model with what its run measured.
+
+    Attributes:
+        part: as the pipeline has it.
+        file: the given model.
+        feed: file of the inputs that it is timed with.
+        folder: of its run.
+        figures: what that found; None without one.
+        why: there is none.
+        points: models to choose from, the fastest first; the given one is the last.
+    """
+
+    part: Part
+    file: ModelFile
+    feed: Path
+    folder: Path
+    figures: Figures | None = None
+    why: str = ""
+    points: tuple[Point, ...] = ()
+
+    def write(self, at: int, path: Path) -> None:
+        """Write the model of a point to ``path``."""
+        point = self.points[at]
+        if point.origin == ORIGINAL:
+            self.write_given(path)
+        elif self.figures is not None and point.origin == self.figures.origin:
+            _placed(self.folder / "model.onnx", path)
+        else:
+            with scratch() as work:
+                select(self.folder, work / "model.onnx", Wish(min_sqnr_db=point.sqnr_db - 1e-9))
+                _placed(work / "model.onnx", path)
+
+    def write_given(self, path: Path) -> None:
+        """Write the given model to ``path``."""
+        _placed(self.file.path, path)
+
+
+def target_asked(wish: TuneOptions) -> str | TargetSpec:
+    """The one target of all models. Raises UsageError where there are several."""
+    asked = [wish.target] if isinstance(wish.target, (str, TargetSpec)) else list(wish.target)
+    if len(asked) != 1 or asked[0] == AUTO:
+        raise UsageError("--target: give one target for a pipeline")
+    return asked[0]
+
+
+def check_asked(parts: Sequence[Part], path: Path, wish: TuneOptions) -> None:
+    """Raise UsageError or ModelError, one line, for what is missing."""
+    usual = TuneOptions()
+    for name in _OF_ONE_MODEL:
+        if getattr(wish, name) != getattr(usual, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag}: {path} has several models, and this option is of one: tune that one by itself")
+    for part in parts:
+        if part.name == FILES:
+            raise UsageError(
+                f"{path}: a model cannot have the name {FILES}, which is that of the folder for all of them"
+            )
+        if not part.model.is_file():
+            raise ModelError(f"{path}, model {part.name}: {part.model}: no such file")
+        if part.data is None:
+            raise UsageError(f"{path}, model {part.name}: it has no data: give data, or let inlay record make them")
+
+
+def feed_of(part: Part, file: ModelFile, work: Path, rng: np.random.Generator) -> Path:
+    """A file of the inputs that a model is timed with."""
+    return Given.of(file, part.data, ()).workload(rng, (), None).save(work / f"latency-{part.name}")
+
+
+def shares_of(parts: Sequence[Tuned]) -> list[float]:
+    """Of the given pipeline's time: by the runs' own readings, else as recorded; equal where nobody knows."""
+    if all(each.figures is not None for each in parts):
+        spent = [each.part.runs * each.figures.baseline_ms for each in parts if each.figures is not None]
+    else:
+        spent = [each.part.seconds or 0.0 for each in parts]
+    if not all(spent):
+        spent = [1.0] * len(parts)
+    return [each / sum(spent) for each in spent]
+
+
+def tune_each(parts: Sequence[Tuned], wish: TuneOptions, held: Portfolio) -> list[Tuned]:
+    """A run of each model that takes a share of the time worth it, each with time by what it can gain."""
+    shares = {each.part.name: share for each, share in zip(parts, shares_of(parts), strict=True)}
+    small = {name: share for name, share in shares.items() if share < policy.LEAST_SHARE}
+    entries = [_entry(each.part, wish) for each in parts if each.part.name not in small]
+    fleet = Fleet(entries, held, partial(api.tune, ray=wish.ray), wish.restart, shares)
+    fleet.give_slices()
+    rows = {entry.name: fleet.row(entry) for entry in entries}
+    tuned = []
+    for each in parts:
+        row = rows.get(each.part.name)
+        figures = None if row is None else row.figures
+        why = f"{100 * small[each.part.name]:.1g} % of the time" if row is None else row.why
+        tuned.append(replace(each, figures=figures, why=why, points=_points(each.folder, figures)))
+    if all(each.figures is None for each in tuned):
+        raise UsageError("; ".join(f"{each.part.name}: {each.why}" for each in tuned))
+    return tuned
+
+
+def _entry(part: Part, wish: TuneOptions) -> Entry:
+    usual = TuneOptions().by_name()
+    given = {n: v for n, v in wish.by_name().items() if n not in (*_OF_ONE_MODEL, *_OF_THE_WHOLE) and v != usual[n]}
+    options = {
+        **given,
+        "model": str(part.model),
+        "data": part.data,
+        "target": target_asked(wish),
+        "accept_unproven": True,
+    }
+    return Entry(part.name, options)
+
+
+def _points(folder: Path, figures: Figures | None) -> tuple[Point, ...]:
+    """Measured models of a run that keep its own bound: the delivered one, more accurate ones, and the given one."""
+    if figures is None:
+        return (Point(ORIGINAL, 0.0, EXACT_DB),)
+    given = Point(ORIGINAL, figures.baseline_ms, EXACT_DB)
+    if figures.speedup <= 1.0 or figures.origin == ORIGINAL:
+        return (given,)
+    found = read_json(folder / "result.json")
+    best = Point(figures.origin, figures.baseline_ms / figures.speedup, figures.sqnr_db)
+    others = [
+        Point(str(each["origin"]), figures.baseline_ms / each["speedup"], float(each["sqnr_db"]))
+        for each in found["pareto"]
+        if each["feasible"] and each["speedup"] and each["placement_digest"] != found["best"]["placement_digest"]
+    ]
+    return front([best, *(p for p in others if best.ms < p.ms < given.ms and p.sqnr_db > best.sqnr_db), given])
+
+
+def _placed(source: Path, path: Path) -> None:
+    """Copy a model to ``path``; weights beside it go into a file of its own there: others may have the same name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = load(source)
+    if not file.external:
+        install(source, path)
+        return
+    with scratch(path.parent) as work:
+        data = f"{path.name}.data"
+        ir.save(file.model, work / path.name, external_data=data)
+        for name in (data, path.name):
+            with replacing(path.parent / name) as fresh:
+                shutil.copyfile(work / name, fresh)

@@ -1,0 +1,138 @@
+"""What was found for the models of one program, as values and as ``result.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inlay.installed import __version__
+from inlay.run.result import NO_DOUBT, Doubt, exit_code, speedup_json
+from inlay.targets.base import TargetSpec, is_estimate, unit_of
+from inlay.trial import Interval
+
+FILES = "pipeline"
+"""The folder of what is delivered, in that of the results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartResult:
+    """One model of the pipeline.
+
+    Attributes:
+        name: in the pipeline; the delivered file is ``pipeline/NAME.onnx``.
+        model: the given file.
+        sha256: its digest.
+        runs: how often it runs.
+        share: of the given pipeline's time.
+        origin: what proposed the delivered model; ``original`` for the given one.
+        ms: of one run of the given model.
+        speedup: over that, paired; None where it was not measured.
+        sqnr_db: of the delivered model's worst output, in its own run.
+        output_sha256: of the delivered file.
+        folder: of its own run; None where it has none.
+        why: it was not tuned, or its run failed.
+    """
+
+    name: str
+    model: Path
+    sha256: str
+    runs: float
+    share: float
+    origin: str
+    ms: float | None
+    speedup: Interval | None
+    sqnr_db: float
+    output_sha256: str
+    folder: str | None
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``."""
+        left = {k: v for k, v in vars(self).items() if k not in ("speedup", "ms", "model")}
+        return {**left, "model": str(self.model), "baseline_ms": self.ms, **speedup_json(self.speedup)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineResult:
+    """The outcome of :func:`inlay.tune` for the models of one program.
+
+    Attributes:
+        folder: where ``result.json``, the folder ``pipeline`` of all models and the folders of their runs are.
+        pipeline: the file that said what belongs together.
+        spec: the target.
+        facts: of the target.
+        parts: the models, in the order of the file.
+        ms: of all runs of the given models; None where it was not measured.
+        speedup: of all runs together, paired by block in fresh processes.
+        blocks: that it rests on.
+        bound: what must be kept, as text.
+        seed: of the run.
+        wall_s: seconds of all sessions.
+        scores: what the user's evaluation says of the delivered pipeline, as in ``result.json``; None without one.
+        said: the same as text.
+        doubt: why the bound is not shown.
+        accept_unproven: that was accepted beforehand.
+        notes: for people.
+    """
+
+    folder: Path
+    pipeline: Path
+    spec: TargetSpec
+    facts: Mapping[str, str]
+    parts: tuple[PartResult, ...]
+    ms: float | None
+    speedup: Interval
+    blocks: int
+    bound: str
+    seed: int
+    wall_s: float
+    scores: Mapping[str, Any] | None = None
+    said: str = ""
+    doubt: Doubt = NO_DOUBT
+    accept_unproven: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> Path:
+        """The folder of the delivered models."""
+        return self.folder / FILES
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command: 3 where the bound is not shown and nobody accepted that."""
+        return exit_code(False, str(self.doubt), self.accept_unproven)
+
+    @property
+    def unit(self) -> str:
+        """Of all times."""
+        return unit_of(self.facts)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether the target computes its figures, and measures none."""
+        return is_estimate(self.facts)
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of ``result.json``: stable keys."""
+        return {
+            "version": __version__,
+            "pipeline": str(self.pipeline),
+            "target": {"name": self.spec.name, "options": dict(self.spec.options), "facts": dict(self.facts)},
+            "bound": self.bound,
+            "baseline": {"latency_ms": self.ms},
+            "best": {
+                "latency_ms": None if self.ms is None else self.ms / self.speedup.value,
+                **speedup_json(self.speedup),
+                "folder": str(self.files),
+                "evaluation": self.scores,
+                "bound_note": self.doubt.note,
+                "bound_broken": self.doubt.broken,
+            },
+            "models": [part.as_json() for part in self.parts],
+            "blocks": self.blocks,
+            "search": {"wall_s": round(self.wall_s, 3)},
+            "seed": self.seed,
+            "notes": list(self.notes),
+        }

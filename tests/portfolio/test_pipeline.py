@@ -1,0 +1,163 @@
+"""Several models of one program on ``null``: recorded, tuned under one budget, delivered and timed together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import yaml
+
+import inlay
+from inlay.cli.terminal import laid_out
+from inlay.errors import InlayError, ModelError, UsageError
+from inlay.model.load import file_sha256
+from inlay.portfolio.command import verdict
+from inlay.portfolio.pipeline_result import PipelineResult
+from inlay.run.progress import Silent
+from inlay.testing import random_feed, residual_model, small_model
+from tests.cli.conftest import run as run
+from tests.support.command_line import RunCommand
+
+pytestmark = pytest.mark.usefixtures("null_in_process")
+OPTIONS: dict[str, Any] = {"target": "null", "strategy": "anchors", "max_measurements": 4, "progress": Silent()}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two models, of which a program was recorded, in which the test works."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(residual_model(), "encoder.onnx")
+    onnx.save(small_model(), "decoder.onnx")
+    sessions = {name: ort.InferenceSession(f"{name}.onnx") for name in ("encoder", "decoder")}
+    with inlay.record("recorded"):
+        for task in range(6):
+            sessions["encoder"].run(None, dict(random_feed(residual_model(), task)))
+            for step in range(3):
+                sessions["decoder"].run(None, dict(random_feed(small_model(), 10 * task + step)))
+    return tmp_path
+
+
+def tuned(out: str = "out", **options: Any) -> PipelineResult:
+    found = inlay.tune("recorded/pipeline.yaml", out=out, **{**OPTIONS, "budget": None, "min_sqnr": 5, **options})
+    assert isinstance(found, PipelineResult)
+    return found
+
+
+def changed(**values: Any) -> Path:
+    """The pipeline with other values for its second model."""
+    found = yaml.safe_load(Path("recorded/pipeline.yaml").read_text())
+    found["models"][1] |= values
+    Path("recorded/other.yaml").write_text(yaml.safe_dump(found))
+    return Path("recorded/other.yaml")
+
+
+def test_what_is_delivered_is_what_its_runs_found_and_was_timed_together() -> None:
+    found = tuned()
+    assert [part.runs for part in found.parts] == [6, 18]
+    assert found.exit_code in (0, 3)
+    before = after = 0.0
+    for part in found.parts:
+        own = json.loads((found.folder / str(part.folder) / "result.json").read_text())
+        assert part.ms == pytest.approx(own["baseline"]["latency_ms"])
+        assert part.speedup is not None
+        assert part.speedup.value == pytest.approx(own["best"]["speedup"])
+        assert part.output_sha256 == file_sha256(found.files / f"{part.name}.onnx") == own["best"]["output_sha256"]
+        assert part.ms is not None
+        before += part.runs * part.ms
+        after += part.runs * part.ms / part.speedup.value
+    assert any(part.origin != "original" for part in found.parts)
+    assert (found.ms, found.speedup.value) == pytest.approx((before, before / after)), "null has no noise"
+    assert [p.share for p in found.parts] == pytest.approx([p.runs * (p.ms or 0) / before for p in found.parts])
+    text = [*laid_out(verdict(found))]
+    assert any(line.startswith(f"Verdict: {found.speedup.value:.2f}x over the given models together") for line in text)
+    data = json.loads((found.folder / "result.json").read_text())
+    assert data["best"]["speedup"] == found.speedup.value
+    assert [model["name"] for model in data["models"]] == ["encoder", "decoder"]
+    again = tuned()
+    assert [p.output_sha256 for p in again.parts] == [p.output_sha256 for p in found.parts], "it is not tuned again"
+
+
+def test_the_evaluation_of_the_whole_decides_which_models_go_back() -> None:
+    """It is given a folder of all models, and rejects a decoder with Q/DQ: the innocent encoder keeps its gain."""
+    asked = list[set[str]]()
+
+    def evaluation(folder: str) -> dict[str, float]:
+        models = {path.stem: onnx.load(path) for path in Path(folder).glob("*.onnx")}
+        asked.append({name for name, m in models.items() if any(n.op_type == "QuantizeLinear" for n in m.graph.node)})
+        assert set(models) == {"encoder", "decoder"}
+        return {"accuracy": 0.5 if "decoder" in asked[-1] else 0.9}
+
+    found = tuned(evaluate=evaluation, max_drop=0.1)
+    assert asked[0] == asked[1] == set(), "the given models, twice"
+    assert {"encoder", "decoder"} in asked, "the control: both had gained"
+    assert [part.origin == "original" for part in found.parts] == [False, True]
+    assert asked[-1] == {"encoder"}
+    assert (found.exit_code, str(found.doubt)) == (0, "")
+    assert found.scores is not None
+    assert found.scores["scores"][0]["value"] == 0.9
+    assert "accuracy" in found.said
+    free = tuned("free", evaluate=evaluation, max_drop=0.4)
+    assert [part.origin == "original" for part in free.parts] == [False, False], "within the bound, nothing goes back"
+
+
+def test_a_model_that_takes_next_to_no_time_is_left_as_given() -> None:
+    changed(seconds=1e-9)
+    found = inlay.tune("recorded/other.yaml", out="out", **OPTIONS, budget=None, min_sqnr=5)
+    assert found.parts[1].origin == "original"
+    assert found.parts[1].folder is None
+    assert any("decoder: left as given" in note for note in found.notes)
+    assert Path("out/pipeline/decoder.onnx").read_bytes() == Path("decoder.onnx").read_bytes()
+
+
+def test_weights_beside_models_get_files_of_their_own() -> None:
+    """Two models whose weights lie in files of one name."""
+    for name in ("encoder", "decoder"):
+        Path(name).mkdir()
+        model = onnx.load(f"{name}.onnx")
+        onnx.save(model, f"{name}/model.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+        models = [{"name": n, "model": f"../{n}/model.onnx", "data": f"{n}.npz"} for n in ("encoder", "decoder")]
+    Path("recorded/other.yaml").write_text(yaml.safe_dump({"models": models}))
+    inlay.tune("recorded/other.yaml", out="out", **OPTIONS, budget=None, no_bound=True)
+    assert len([*Path("out/pipeline").glob("*.data")]) == 2
+    for name, make in (("encoder", residual_model), ("decoder", small_model)):
+        feed = dict(random_feed(make(), 0))
+        ours, theirs = (ort.InferenceSession(p).run(None, feed) for p in (f"out/pipeline/{name}.onnx", f"{name}.onnx"))
+        for a, b in zip(ours, theirs, strict=True):
+            assert np.abs(a - b).max() < 0.5 * np.abs(b).max(), "these are its weights"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model": "gone.onnx"}, "model decoder: recorded/gone.onnx: no such file"),
+        ({"data": None}, "give its data as text"),
+        ({"data": "gone.npz"}, "recorded/gone.npz: no such file"),
+        ({"name": "pipeline"}, "a model cannot have the name pipeline"),
+    ],
+)
+def test_what_is_missing_is_one_line(values: dict[str, Any], said: str, run: RunCommand) -> None:
+    code, out, err = run("tune", changed(**values), "-o", "out", "--target", "null")
+    assert (code in (1, 2), out, err.count("\n")) == (True, "", 1)
+    assert said in err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data": "x.npz"}, "--data: recorded/pipeline.yaml has several models"),
+        ({"bind": ["n=3"]}, "--bind: recorded/pipeline.yaml has several models"),
+        ({"target": ["null", "ort-cpu"]}, "give one target for a pipeline"),
+        ({"out": "recorded/x", "budget": "1s"}, "1"),
+    ],
+)
+def test_options_that_mean_nothing_here(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InlayError) as caught:
+        tuned(**options)
+    assert said in str(caught.value)
+    assert isinstance(caught.value, UsageError | ModelError)
