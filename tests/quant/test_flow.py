@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from inlay.calibrate.bias import weight_error_means
 from inlay.prepare.model import where_taken
 from inlay.quant.transfer import transfer
 from inlay.testing import Builder, sqnr
@@ -97,6 +98,18 @@ def test_a_branch_that_no_sample_takes_stays_float(tmp_path: Path) -> None:
     assert "no sample takes this branch of choice" in units["else_conv"].rejection
     both = where_taken(space.prepared, [*feeds, vector_feed(4, False)]).units
     assert {u.name for u in both if u.selectable} >= {"then_conv", "else_conv"}, "the negative control"
+
+
+def test_mean_errors_of_weights_are_those_of_the_samples_that_take_the_branch(tmp_path: Path) -> None:
+    feeds = [vector_feed(n, n % 3 == 0) for n in range(6)]
+    space = Workspace(two_branches(), tmp_path, feeds=tuple(feeds))
+    units = space.prepared.selectable
+    means = weight_error_means(space.prepared, units, space.table, feeds)
+    assert means.keys() == {"then_conv", "else_conv"}
+    for name, flag in (("then_conv", True), ("else_conv", False)):
+        taken = [f for f in feeds if bool(f["flag"]) is flag]
+        alone = weight_error_means(space.prepared, units, space.table, taken)
+        np.testing.assert_allclose(means[name], alone[name], rtol=1e-5, atol=1e-7)
 
 
 def two_branches() -> onnx.ModelProto:

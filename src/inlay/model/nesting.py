@@ -10,6 +10,12 @@ import onnx
 from inlay.model.flow import BRANCHES, FLOW, SCOPE, common, is_flat
 from inlay.model.passes.names import free_name
 
+_OTHER_TYPES = frozenset(
+    {"ArgMax", "ArgMin", "Cast", "CastLike", "ConstantOfShape", "Equal", "Greater", "GreaterOrEqual", "If", "IsInf"}
+    | {"IsNaN", "Less", "LessOrEqual", "Loop", "NonZero", "OneHot", "QuantizeLinear", "Range", "Scan", "Shape", "Size"}
+    | {"TopK", "Unique", "Where"}
+)
+"""Operators whose results are not of the type of what they read first."""
 _PAIRS = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
 _Path = tuple[tuple[str, int], ...]
 """Where a node is: each If around it with the branch, 0 or 1, the outermost first."""
@@ -41,7 +47,7 @@ class _Nesting:
         self._proto, self._graph = proto, proto.graph
         self._ifs = {n.name: n for n in self._graph.node if is_flat(n)}
         self._infos = {v.name: v for v in (*self._graph.value_info, *self._graph.input, *self._graph.output)}
-        self._makers = {v: n for n in self._graph.node for v in n.output if v and self._tag(n) is None}
+        self._makers = {v: n for n in self._graph.node for v in n.output if v and n.op_type not in _OTHER_TYPES}
         self._types = {n: v.type.tensor_type.elem_type for n, v in self._infos.items()}
         self._types.update((t.name, t.data_type) for t in self._graph.initializer)
         self._taken = {v for n in self._graph.node for v in (*n.input, *n.output)}
