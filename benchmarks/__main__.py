@@ -376,11 +376,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes of honesty")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    options.budget = options.budget or (POPULAR_S if options.table == "popular" else BUDGET_S)
     options.out.mkdir(parents=True, exist_ok=True)
     wanted = [options.table] if options.table else list(render.TABLES)
     for name in wanted:
-        COMMANDS[name](options)
+        budget = options.budget or (POPULAR_S if name == "popular" else BUDGET_S)
+        COMMANDS[name](argparse.Namespace(**{**vars(options), "budget": budget}))
     return 0
 
 

@@ -281,6 +281,7 @@ def _plain(note: str) -> str:
 
 TABLES: Sequence[str] = (
     "quality",
+    "popular",
     "openvino",
     "runtimes",
     "browser",
