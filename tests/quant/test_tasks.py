@@ -368,6 +368,11 @@ def test_sound_is_compared_by_its_spectrum() -> None:
     losses = [task.told(noisy(reference, db), reference)[0].lost for db in (60, 40, 10)]
     assert 0.0 < losses[0] < losses[1] < losses[2]
     assert task.told(noisy(reference, 0.0), reference)[0].broken
+    bound = Bound(metric="sound", max_drop=3.0)
+    judge = Judge(reference, Samples(({},) * 3, "feeds", "test"), bound, confidence=None, task=task)
+    judge.refuse_idle_bound()
+    assert judge.judge(noisy(reference, 60.0)).feasible
+    assert not judge.judge(noisy(reference, 0.0)).feasible
 
 
 # --- what the user says -----------------------------------------------------------------------------------------------

@@ -125,7 +125,8 @@ class Judge:
     def refuse_idle_bound(self) -> None:
         """Raise UsageError where a metric that is not negative would have to fall below 0 to break the constraint."""
         most, value = self._bound.max_drop, self.float_metric
-        if most is not None and value is not None and 0.0 <= value <= most:
+        is_distance = isinstance(self._metric, Agreement) and value == 0.0  # which grows below 0
+        if most is not None and value is not None and 0.0 <= value <= most and not is_distance:
             raise UsageError(
                 f"--max-drop {most:g} bounds nothing: the float model's {self._bound.metric} is {value:g}; "
                 "give less, or check the labels"
