@@ -19,6 +19,7 @@ import inlay
 from inlay.cli import render
 from inlay.errors import DataError, UsageError
 from inlay.quant.evaluation import Evaluation
+from inlay.report.page import accuracy_words
 from inlay.run.evaluation.evaluator import ModelEvaluator, evaluator_of
 from inlay.run.evaluation.relation import Point, fitted
 from inlay.testing import Builder
@@ -219,6 +220,12 @@ def test_a_run_keeps_to_the_evaluation(model: Path) -> None:
     assert found["scores"][0]["fall"] == pytest.approx(0.02 * pairs_in(str(result.model_path)))
     assert "top1" in result.summary()
     assert any("top1 " in str(line) for line in render.verdict(result))
+    said = accuracy_words(data)
+    assert "By --evaluate top1: top1 0.8" in said
+    chosen = inlay.select(model.parent / "out", model.parent / "selected.onnx", max_drop=0.05)
+    assert 0 < pairs_in(str(chosen.path)) <= 2, "the fastest of those that were evaluated, and keep it"
+    with pytest.raises(UsageError, match="no measured model keeps"):
+        inlay.select(model.parent / "out", model.parent / "selected.onnx", max_drop=0.001)
     before = len(asked)
     again, _ = tuned(model, top1, max_drop=0.05)
     assert len(asked) == before, "the journal knows all of it"

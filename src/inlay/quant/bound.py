@@ -36,7 +36,10 @@ class EvaluationBound:
         limits = [f"{name} at least {value:g}" for name, value in self.least]
         limits += [f"{name} at most {value:g}" for name, value in self.most]
         parts = [f"scores {drop}"] if self.max_drop is not None or not limits else []
-        return f"{', '.join([*parts, *limits])}, by {self.evaluator}"
+        side = (
+            "" if self.higher_is_better is None else f" ({'larger' if self.higher_is_better else 'smaller'} is better)"
+        )
+        return f"{', '.join([*parts, *limits])}, by {self.evaluator}{side}"
 
 
 @dataclass(frozen=True)

@@ -178,9 +178,12 @@ def accuracy_words(result: Mapping[str, Any]) -> str:
     if best.get("metric") is not None:
         drop = best.get("metric_drop")
         parts.append(f"Metric {best['metric']:.4f}" + ("" if drop is None else f", {0.0 - drop:+.4f} against float"))
+    evaluation = best.get("evaluation")
+    if evaluation is not None:
+        parts.append(f"By --evaluate {evaluation['evaluator']}: {evaluation['sentence']}")
     for figure in (best.get("task") or {}).get("figures", ()):
         parts.append(figure["said"])
-    if best.get("task"):
+    if best.get("task") and not evaluation:
         parts[0] = f"This looks like {best['task']['looks_like']}: {parts[0]}"
     db = best["sqnr_db"]
     if db >= SHOWN_AS_EXACT_DB:
@@ -196,6 +199,8 @@ def _new_samples(best: Mapping[str, Any]) -> str:
     doubt = "It is below the bound" if best.get("bound_broken") else "The bound is not shown for new samples"
     unproven = f" {doubt}: {best['bound_note']}." if best.get("bound_note") else ""
     sentences = [(best.get(key) or {}).get("sentence", "") for key in ("statement", "metric_statement")]
+    scores = (best.get("evaluation") or {}).get("scores", ())
+    sentences += [(score.get("statement") or {}).get("sentence", "") for score in scores]
     return "".join(f" Of new samples: {sentence}." for sentence in sentences if sentence) + unproven
 
 

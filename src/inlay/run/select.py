@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from inlay.model.held import held
 from inlay.model.load import ModelFile, file_sha256, load
 from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
+from inlay.run.evaluation.judging import evaluated_fall
 from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
 from inlay.run.finished import TOO_OLD, inputs_of, judged_by_older_rules, writer_of
 from inlay.run.outputs import publish
@@ -303,9 +304,15 @@ def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> di
     return {key: memory for key, memory in known.items() if memory is not None}
 
 
+def _with_evaluation(measured: Measured, journal: Journal, placement: str) -> Measured:
+    """What was measured of a model, its drop by the user's own evaluation where that judged it."""
+    fall = evaluated_fall(journal, placement)
+    return measured if fall is None else replace(measured, accuracy=replace(measured.accuracy, drop=fall))
+
+
 def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Measured]:
     measured = [
-        (trial, trial.outcome)
+        (trial, _with_evaluation(trial.outcome, journal, trial.placement_digest))
         for trial in journal.trials()
         if isinstance(trial.outcome, Measured) and journal.placement(trial.candidate) is not None
     ]
@@ -318,6 +325,8 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
         note = "nothing was measured" if best is None else f"the most accurate one has {shown_sqnr(best)}"
         if wish.max_bytes is not None and measured:
             note += f", the smallest one {min(s for s in sizes.values() if s is not None) / 1e6:.3g} MB"
+        if wish.max_drop is not None and all(o.accuracy.drop is None for _, o in measured):
+            note += "; neither a metric nor --evaluate judged any of them"
         gone = next((f"{t.origin} loses output {o.accuracy.lost[0].name}" for t, o in measured if o.accuracy.lost), "")
         note += f"; {gone}, and such models are written for --fastest alone" if gone else ""
         raise UsageError(f"no measured model keeps {wish}: {note}")

@@ -7,8 +7,8 @@ allowed decides nothing, and one that does so by less makes the bound narrower b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,8 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""
         scores = [s.as_json() for s in self.scores]
-        return {"evaluator": self.evaluator, "scores": scores, "failure": self.failure or None, "shown": self.shows}
+        said = {"failure": self.failure or None, "shown": self.shows, "sentence": str(self)}
+        return {"evaluator": self.evaluator, "scores": scores, **said}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -192,8 +193,8 @@ class EvaluationJudge:
                     needed,
                 )
             again = self._of_given(end) if first.seconds <= _TWICE * self.budget_s else None
-            allowed(self.bound, first, _spread(first, again))
-            self.journal.record_fact(EVALUATION.of(_GIVEN), first)
+            each = allowed(self.bound, first, _spread(first, again))
+            self.journal.record_fact(EVALUATION.of(_GIVEN), _directed(first, each))
             if again is not None:
                 self.journal.record_fact(EVALUATION.of(_AGAIN), again)
         _ = self.allowed  # which refuses what it can before the work
@@ -248,7 +249,7 @@ class EvaluationJudge:
             if isinstance(found, Failed):
                 return Verdict(evaluator=who, failure=found.message)
             self.journal.record_fact(EVALUATED_DB.of(name), sqnr_db)
-            known = self.journal.record_fact(EVALUATION.of(name), found)
+            known = self.journal.record_fact(EVALUATION.of(name), _directed(found, self.allowed))
         return self._of(known, name, sqnr_db)
 
     def recall(self, name: str) -> None:
@@ -340,6 +341,31 @@ def _spread(first: Evaluation, again: Evaluation | None) -> dict[str, float]:
     if missing is not None:
         raise DataError(f"the evaluation returned {missing} of the given model at first, and then no longer")
     return {name: abs(score.value - again.scores[name].value) for name, score in first.scores.items()}
+
+
+def _directed(found: Evaluation, directions: Sequence[Allowed]) -> Evaluation:
+    """The same with what is known of each score: whoever reads the journal has no options to know it by."""
+    known = {each.name: each.higher_is_better for each in directions}
+    scores = {name: replace(score, higher_is_better=known.get(name)) for name, score in found.scores.items()}
+    return replace(found, scores=scores)
+
+
+def evaluated_fall(journal: Journal, name: str) -> float | None:
+    """How much worse than float's the worst score of a model was found to be; None where it was not evaluated.
+
+    Args:
+        journal: of a run.
+        name: digest of the model's placement.
+    """
+    given, found = journal.fact(EVALUATION.of(_GIVEN)), journal.fact(EVALUATION.of(name))
+    if given is None or found is None:
+        return None
+    falls = [
+        (score.value - found.scores[key].value) * (1.0 if score.higher_is_better else -1.0)
+        for key, score in given.scores.items()
+        if score.higher_is_better is not None and key in found.scores
+    ]
+    return max(falls, default=None)
 
 
 def _error(name: str, ours: Evaluation, theirs: Evaluation) -> float:
