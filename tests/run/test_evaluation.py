@@ -18,9 +18,11 @@ import pytest
 import inlay
 from inlay.cli import render
 from inlay.errors import DataError, UsageError
-from inlay.quant.evaluation import Evaluation
+from inlay.measure.journal import Journal
+from inlay.quant.evaluation import Evaluation, Score
 from inlay.report.page import accuracy_words
 from inlay.run.evaluation.evaluator import ModelEvaluator, evaluator_of
+from inlay.run.evaluation.judging import EVALUATION, ScoreFound, Verdict, evaluated_fall
 from inlay.run.evaluation.relation import Point, fitted
 from inlay.testing import Builder
 from inlay.trial import Failed, noise_of
@@ -220,12 +222,6 @@ def test_a_run_keeps_to_the_evaluation(model: Path) -> None:
     assert found["scores"][0]["fall"] == pytest.approx(0.02 * pairs_in(str(result.model_path)))
     assert "top1" in result.summary()
     assert any("top1 " in str(line) for line in render.verdict(result))
-    said = accuracy_words(data)
-    assert "By --evaluate top1: top1 0.8" in said
-    chosen = inlay.select(model.parent / "out", model.parent / "selected.onnx", max_drop=0.05)
-    assert 0 < pairs_in(str(chosen.path)) <= 2, "the fastest of those that were evaluated, and keep it"
-    with pytest.raises(UsageError, match="no measured model keeps"):
-        inlay.select(model.parent / "out", model.parent / "selected.onnx", max_drop=0.001)
     before = len(asked)
     again, _ = tuned(model, top1, max_drop=0.05)
     assert len(asked) == before, "the journal knows all of it"
@@ -312,6 +308,28 @@ def test_a_name_that_is_missing_later(model: Path) -> None:
     result, _ = tuned(model, lambda path: {"F1": 0.9} if pairs_in(path) else {"F1": 0.9, "AUC": 0.9})
     assert pairs_in(str(result.model_path)) == 0
     assert any("no longer returns AUC" in note for note in result.notes)
+
+
+def test_the_journal_tells_select_how_far_scores_fell(tmp_path: Path) -> None:
+    """In the direction that was recorded; scores without one do not count."""
+    journal = Journal(tmp_path / "run.sqlite", {"version": "test"})
+    of = {"given": (0.9, 0.10, 1.0), "some": (0.92, 0.13, 9.0)}
+    for name, (top1, wer, seconds) in of.items():
+        scores = {"top1": Score(top1, higher_is_better=True), "WER": Score(wer, higher_is_better=False)}
+        journal.record_fact(EVALUATION.of(name), Evaluation({**scores, "seconds": Score(seconds)}))
+    assert evaluated_fall(journal, "some") == pytest.approx(0.03)
+    assert evaluated_fall(journal, "another") is None
+    journal.close()
+
+
+def test_the_page_says_what_the_evaluation_found() -> None:
+    verdict = Verdict(
+        evaluator="mine:f",
+        scores=(ScoreFound(name="top1", value=0.8, of_float=0.9, fall=0.1, allowed=0.2, statement=None),),
+    )
+    best = {"origin": "cut", "sqnr_db": 20.0, "evaluation": verdict.as_json()}
+    assert "By --evaluate mine:f: top1 0.8 (float 0.9)" in accuracy_words({"best": best})
+    assert "--evaluate" not in accuracy_words({"best": {**best, "evaluation": None}})
 
 
 @pytest.mark.parametrize(
