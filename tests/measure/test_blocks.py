@@ -196,10 +196,10 @@ def test_waits_of_a_pools_threads_count(tells: bool, monkeypatch: pytest.MonkeyP
 
 def test_bounds_of_what_others_took_of_several_threads() -> None:
     """No more than all waits together, and no less is left than the busiest thread ran."""
-    before = Moment(0, 0, {"a": (10, 0), "b": (0, 5)}, 0)
+    before = Moment(0, 0, 0, {"a": (10, 0), "b": (0, 5)}, 0)
 
     def taken(**threads: tuple[int, int]) -> tuple[float, float]:
-        found = preempted(before, Moment(1000, 0, threads, 0))
+        found = preempted(before, Moment(1000, 0, 0, threads, 0))
         return found.least, found.most
 
     assert taken(a=(610, 0), b=(500, 5)) == (0.0, 0.0)
@@ -208,5 +208,24 @@ def test_bounds_of_what_others_took_of_several_threads() -> None:
     assert taken(b=(0, 5), new=(700, 60)) == (60.0, 60.0), "one thread began, another ended"
     assert taken(a=(710, 200), b=(10, 45)) == (200.0, 240.0), "what computes alone has lost what it waited"
     assert taken(a=(910, 200), b=(0, 5)) == (100.0, 100.0), "no more than there was"
-    assert preempted(Moment(0, 0, {}, 3), Moment(1000, 400, {}, 3)).most == 0.0, "no switch, nothing taken"
-    assert preempted(Moment(0, 0, {}, 3), Moment(1000, 400, {}, 4)) == Preempted(0.0, 600.0)
+    assert preempted(Moment(0, 0, 0, {}, 3), Moment(1000, 400, 400, {}, 3)).most == 0.0, "no switch, nothing taken"
+    found = preempted(Moment(0, 0, 50, {}, 3), Moment(1000, 400, 420, {}, 4))
+    assert found == Preempted(0.0, 600.0, 350.0), "what the thread ran while the system was asked is not the span's"
+
+
+@pytest.mark.parametrize("repeats", [3, 20])
+def test_what_others_took_while_the_system_was_asked_is_not_taken_from_an_inference(repeats: int) -> None:
+    """A turn of 4 ms beside an inference of 0.2 ms: its own thread ran for all of the 0.2 ms."""
+
+    class Short(Slowing):
+        def __init__(self, ran: float) -> None:
+            super().__init__(0.2e6, [0], 0.0)
+            self.ran = ran
+
+        def time(self, feed: Feed, repeats: int) -> np.ndarray:
+            self.preempted = Preempted(4e6, 4e6, self.ran * repeats)
+            return np.full(repeats, 0.2e6)
+
+    on_clock, least, own = slot(Short(ran=0.205e6), {}, repeats)
+    assert (on_clock, least, own) == (0.2e6, 0.2e6, 0.2e6)
+    assert slot(Short(ran=0.0), {}, repeats)[2] < 0.02 * 0.2e6, "negative control: a thread that only waits"

@@ -84,15 +84,16 @@ def slot(executable: Clocked, feed: Feed, repeats: int) -> tuple[float, float, f
     Few inferences are timed one by one, so that it is known which of them others held up. Among many it is not, but
     those are short against the turns that others take: what was held up is in the slower half, which a reading leaves
     out. As long as the mean of all, less what was taken, is no less than the reading, all that was taken is in there.
+    What was taken while the system was asked is none of an inference's: it took what its own thread ran, at least.
     """
     if executable.one_by_one and repeats <= policy.ONE_BY_ONE:
         rows = [(float(executable.time(feed, 1)[0]), executable.preempted) for _ in range(repeats)]
         ns = np.array([each for each, _ in rows])
-        least, most = (np.array([getattr(p, bound) for _, p in rows]) for bound in ("least", "most"))
-        floor = (1.0 - policy.MOST_TAKEN) * ns
+        least, most, ran = (np.array([getattr(p, bound) for _, p in rows]) for bound in ("least", "most", "ran"))
+        floor = np.clip(ran, (1.0 - policy.MOST_TAKEN) * ns, ns)
         return reading(ns), reading(np.maximum(ns - least, floor)), reading(np.maximum(ns - most, floor))
     ns = executable.time(feed, repeats)
-    on_clock, alone = reading(ns), (float(ns.sum()) - executable.preempted.most) / len(ns)
+    on_clock, alone = reading(ns), max(float(ns.sum()) - executable.preempted.most, executable.preempted.ran) / len(ns)
     own = min(on_clock, max(alone, (1.0 - policy.MOST_TAKEN) * on_clock)) if executable.preempted.most else on_clock
     return on_clock, on_clock, own
 

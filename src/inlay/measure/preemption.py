@@ -24,10 +24,15 @@ _ALONE = 0.02
 
 @dataclass(frozen=True)
 class Preempted:
-    """What other processes took of a span of time, in nanoseconds: ``least`` for certain, and no more than ``most``."""
+    """What other processes took of a span of time, in nanoseconds: ``least`` for certain, and no more than ``most``.
+
+    A span is longer than what was timed in it: what was taken of the rest is in both bounds. But no inference took less
+    than its own thread ``ran``.
+    """
 
     least: float = 0.0
     most: float = 0.0
+    ran: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class Moment:
 
     Attributes:
         clock_ns: of the wall.
-        own_ns: processor time of the calling thread, in nanoseconds.
+        own_ns: processor time of the calling thread, in nanoseconds, before the system was asked for the others,
+        since_ns: and behind that.
         threads: for each thread, nanoseconds that it ran and that it waited for a processor; empty where the system
             does not tell.
         switches: how often threads were interrupted in favour of others.
@@ -44,6 +50,7 @@ class Moment:
 
     clock_ns: int
     own_ns: int
+    since_ns: int
     threads: Mapping[str, tuple[int, int]]
     switches: int
 
@@ -51,21 +58,22 @@ class Moment:
 def moment() -> Moment:
     """The present one."""
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    return Moment(time.perf_counter_ns(), time.thread_time_ns(), _threads(), switches)
+    clock_ns, own_ns, threads = time.perf_counter_ns(), time.thread_time_ns(), _threads()
+    return Moment(clock_ns, own_ns, time.thread_time_ns(), threads, switches)
 
 
 def preempted(since: Moment, now: Moment) -> Preempted:
     """What other processes took between two moments."""
-    wall = now.clock_ns - since.clock_ns
+    wall, own = now.clock_ns - since.clock_ns, float(now.own_ns - since.since_ns)
     if not now.threads:
         idle = max(0.0, wall - (now.own_ns - since.own_ns))
-        return Preempted(0.0, idle if now.switches > since.switches else 0.0)
+        return Preempted(0.0, idle if now.switches > since.switches else 0.0, own)
     threads = [(t, since.threads.get(name, (0, 0))) for name, t in now.threads.items()]
     spent = [(after[0] - before[0], after[1] - before[1]) for after, before in threads]  # ran, waited
     busiest, waited = max(spent)
     most = float(max(0, min(sum(w for _, w in spent), wall - busiest)))
     is_alone = sum(ran for ran, _ in spent) - busiest <= _ALONE * busiest
-    return Preempted(min(float(waited), most) if is_alone else 0.0, most)
+    return Preempted(min(float(waited), most) if is_alone else 0.0, most, own)
 
 
 def _threads() -> dict[str, tuple[int, int]]:

@@ -40,7 +40,7 @@ from inlay.quant.tasks.task import Task, broken
 from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db
 from inlay.trial import Accuracy, OutputError, TaskFigure
 
-JUDGING = "2"
+JUDGING = "3"
 """Version of the rules by which figures of accuracy come about. Raise it where the same outputs would get others.
 
 1 compared outputs as a whole; 2 compares them part by part where parts differ in size.
