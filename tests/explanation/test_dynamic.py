@@ -77,6 +77,7 @@ def test_all_operators_put_back_are_the_float_model_with_dequantized_weights(dyn
     for tensor in weights:
         integers, scale, zero = (held[f"{tensor.name}_{part}"] for part in ("quantized", "scale", "zero_point"))
         array = (integers.astype(np.float32) - zero.astype(np.float32)) * scale
+        array = array if array.shape == tuple(tensor.dims) else array.T  # of a Gemm, which became a MatMul
         tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float32), tensor.name))
     made = put_back(load(dynamic).model, known_operators(), {"first", "second", "scores_MatMul"})
     assert made is not None
