@@ -71,15 +71,15 @@ class Tuned:
         if point.origin == ORIGINAL:
             self.write_given(path)
         elif self.figures is not None and point.origin == self.figures.origin:
-            _placed(self.folder / "model.onnx", path)
+            placed(self.folder / "model.onnx", path)
         else:
             with scratch() as work:
                 select(self.folder, work / "model.onnx", Wish(min_sqnr_db=point.sqnr_db - 1e-9))
-                _placed(work / "model.onnx", path)
+                placed(work / "model.onnx", path)
 
     def write_given(self, path: Path) -> None:
         """Write the given model to ``path``."""
-        _placed(self.file.path, path)
+        placed(self.file.path, path)
 
 
 def target_asked(wish: TuneOptions) -> str | TargetSpec:
@@ -94,7 +94,8 @@ def check_asked(parts: Sequence[Part], path: Path, wish: TuneOptions) -> None:
     """Raise UsageError or ModelError, one line, for what is missing."""
     usual = TuneOptions()
     for name in _OF_ONE_MODEL:
-        if getattr(wish, name) != getattr(usual, name):
+        given = getattr(wish, name)
+        if isinstance(given, np.ndarray) or given != getattr(usual, name):
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag}: {path} has several models, and this option is of one: tune that one by itself")
     for part in parts:
@@ -173,7 +174,7 @@ def _points(folder: Path, figures: Figures | None) -> tuple[Point, ...]:
     return front([best, *(p for p in others if best.ms < p.ms < given.ms and p.sqnr_db > best.sqnr_db), given])
 
 
-def _placed(source: Path, path: Path) -> None:
+def placed(source: Path, path: Path) -> None:
     """Copy a model to ``path``; weights beside it go into a file of its own there: others may have the same name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = load(source)
@@ -184,5 +185,7 @@ def _placed(source: Path, path: Path) -> None:
         data = f"{path.name}.data"
         ir.save(file.model, work / path.name, external_data=data)
         for name in (data, path.name):
+            if not (work / name).exists():  # weights that are small go into the model
+                continue
             with replacing(path.parent / name) as fresh:
                 shutil.copyfile(work / name, fresh)
