@@ -41,6 +41,8 @@ class Bench:
         self.usual = RewriteChoice()  # what usually pays
         self.profiles = True  # there is time for them
         self.priced: np.ndarray | None = None  # costs of all parameters by the processor's table
+        self.hurried = False
+        self.origins: list[str] = []
 
     def label(self, names: Mapping[str, str]) -> Placement:
         return Placement((Port(n, 0), QType.UINT8) for n in names)
@@ -59,6 +61,7 @@ class Bench:
 
     def judge(self, proposal: Proposal) -> Trial:
         self.asked.append(proposal.placement)
+        self.origins.append(proposal.origin)
         labels = self.labels(proposal.placement)
         noise = self.made(labels)
         sqnr = float(-10 * np.log10(max(noise, 1e-12)))
@@ -88,6 +91,7 @@ class Bench:
             sensitivity=lambda: alone,
             noise=self.probe,
             label=self.label,
+            hurried=lambda: self.hurried,
             rewrites=self.rewrites,
             usual_rewrites=lambda: self.usual,
         )
@@ -277,6 +281,31 @@ def test_the_front_holds_the_fastest_and_the_best_within_the_bound(seed: int) ->
     assert max(kept) >= 0.97 * bench.optimum()
     beyond = [db for _, db in bench.measured.values() if -10 * np.log10(bench.bound) + 2.0 < db < 100.0]
     assert beyond, "points that are more accurate than the bound asks for are on the front, too"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_a_hurry_all_that_is_tried_first_approaches_the_bound(seed: int) -> None:
+    noise = np.random.default_rng(seed).exponential(1e-2, N + 1)
+    first: dict[bool, list[str]] = {}
+    for hurried in (False, True):
+        bench = Bench(seed, noise, float(noise.sum() / 4))
+        bench.hurried = hurried
+        bench.run()
+        assert bench.best >= 0.97 * bench.optimum()
+        first[hurried] = bench.origins[2:7]  # behind the anchors
+    elsewhere = ("cut without", "front")
+    assert any(origin.startswith(elsewhere) for origin in first[False]), "else it would show nothing"
+    assert not any(origin.startswith(elsewhere) for origin in first[True][:3])
+
+
+def test_in_a_hurry_without_a_bound_in_the_way_nothing_is_left_out() -> None:
+    asked = []
+    for hurried in (False, True):
+        bench = Bench(0, np.zeros(N + 1), 1.0)
+        bench.hurried = hurried
+        bench.run()
+        asked.append(bench.asked)
+    assert asked[0] == asked[1]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -18,6 +18,9 @@ _BUILDS_OF_A_TRIAL = 3
 """At most: one build to judge it, and a second one with a profile beside it."""
 _GAIN = 1.02
 """Speed-up from which on a quantized model is worth a thorough confirmation: others are as good as none."""
+_FEW = 8
+"""Trials that are too few for what is outside the bound: three solutions within it, each of which corrects the model,
+and what is tried besides to get from these to the best one."""
 _RECENT = 3
 """Trials whose longest tells what the next one takes outside the runtime, for writing its model and comparing."""
 
@@ -132,8 +135,12 @@ class Budget(TimeLimit):
         self._half_time = end.earlier((1.0 - ANCHORS) * end.left)
 
     def hurried(self) -> bool:
-        """Whether half of the time was spent when this was asked first; a resumed run gets the same answer."""
-        return self._journal.once(HURRIED, lambda: not self._half_time.left)
+        """Whether half of the time was spent when this was asked first, or only a few trials fit into what was left.
+
+        A resumed run gets the same answer.
+        """
+        few_s = _FEW * (self.time.trial_s + max(self._outside_s))
+        return self._journal.once(HURRIED, lambda: not self._half_time.left or not self.time.end().fits(few_s))
 
     def hurries(self) -> bool:
         """See :class:`SearchTime`; a resumed run gets the same answer."""

@@ -7,7 +7,8 @@
    source becomes a linear limit of the same problem, and each solution is probed before it is proposed.
    Before them comes what the processor's cost table says alone, where there is one. Where a target gives no profiles,
    that table is the cost model, which trials correct as wholes.
-3. *Front.* Solving for other noise levels gives the Pareto front of latency and accuracy.
+3. *Front.* Solving for other noise levels gives the Pareto front of latency and accuracy. Where time is short, it is
+   left for the end, as is what is outside the bound: all that is tried approaches the bound.
 4. *Exploration.* Thompson samples and neighborhood moves are proposed in the order of their expected improvement, until
    that drowns in the measurement noise.
 """
@@ -80,9 +81,15 @@ class Guided(Scripted):
             yield from self._try(by_table, "by the processor's cost table")
         yield from self._faster_kernels()
         yield from self._cuts()
-        yield from self._front(policy.FRONT_FIRST_POINTS)
+        if not self._keeps_to_bound:
+            yield from self._front(policy.FRONT_FIRST_POINTS)
         yield from self._explore()
         yield from self._front()
+
+    @property
+    def _keeps_to_bound(self) -> bool:
+        """Whether models at other accuracies than the bound's can wait: it rules something out, and time is short."""
+        return self.surrogate.allowance.active and self.surrogate.oracles.hurried()
 
     def _faster_kernels(self) -> Dialogue:
         """Try the best anchor with the rewrites that pay."""
@@ -141,7 +148,7 @@ class Guided(Scripted):
     def _cuts(self) -> Dialogue:
         """Solve and try, until the solution is a labeling that was tried."""
         surrogate = self.surrogate
-        if not (surrogate.allowance.active and surrogate.oracles.hurried()):  # what is outside the bound can wait
+        if not self._keeps_to_bound:
             problem = surrogate.expected_problem()
             unconstrained = surrogate.solver.solve_unconstrained(problem, [surrogate.best])
             if surrogate.trial(unconstrained) is None:
