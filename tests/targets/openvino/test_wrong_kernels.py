@@ -32,18 +32,20 @@ def mean(shape: tuple[int, ...], axes: list[int]) -> onnx.ModelProto:
     return b.model()
 
 
-def product(*behind: str, bias: bool = False) -> onnx.ModelProto:
-    """A product with operators behind it, the last of which may add an axis."""
+def product(*behind: str, shared: bool = False) -> onnx.ModelProto:
+    """A product with operators behind it, the last of which may add an axis.
+
+    Where it is ``shared`` with another operator, no factor behind it goes into its weight.
+    """
     b = Builder()
     x = b.node("tested", "MatMul", [b.input("x", (2, 7, 16)), b.constant("w", b.rng.standard_normal((16, 8)) / 4)])
-    if bias:
-        x = b.node("bias", "Add", [x, b.constant("b", b.rng.standard_normal(8))])
+    beside = b.node("beside", "ReduceMax", [x], keepdims=0) if shared else None
     for i, op in enumerate(behind):
         if op in ("last", "first"):
             x = b.node(op, "Unsqueeze", [x, b.constant(f"axis{i}", np.array([3 if op == "last" else 0]))])
         else:
             x = b.node(op, op, [x, *([b.constant(f"by{i}", 0.7)] if op == "Mul" else [])])
-    b.output(x)
+    b.output(x if beside is None else b.node("both", "Add", [x, beside]))
     return b.model()
 
 
@@ -90,7 +92,7 @@ WRONG: dict[str, tuple[onnx.ModelProto, Condition]] = {
     "mean of rows": (mean((3, 17, 24), [1]), whole_batch),
     "mean of rows and channels": (mean((3, 17, 24), [1, -1]), whole_batch),
     "an axis behind a product": (product("last"), no_new_last_axis),
-    "an axis behind a factor": (product("Mul", "last", bias=True), no_new_last_axis),
+    "an axis behind a factor": (product("Mul", "last", shared=True), no_new_last_axis),
     "means along channels": (pooled("AveragePool"), no_new_last_axis),
     "maxima along channels": (pooled("MaxPool"), no_new_last_axis),
     "pixels apart, turned": (apart(perm=(0, 1, 3, 2)), no_pixels_apart),
