@@ -23,6 +23,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 import inlay
 from inlay.autotuner import QDQAutotuner, RegionType
 from inlay.portfolio.plan import read_plan
+from inlay.recording.pipeline import read_pipeline
 from inlay.space.recipe_file import load_recipe
 from inlay.testing import TargetTestCase
 from tests.support.branches import branches
@@ -93,6 +94,7 @@ RUN = (
     ("guide.md", "from inlay import Config"),
     ("guide.md", "data: samples.npz"),
     ("guide.md", "inlay-recipe: 1"),
+    ("guide.md", "models:"),
     ("fleets.md", "budget: 4h"),
     ("targets.md", "case $INLAY_DO"),
     ("targets.md", "inlay-rules: 1"),
@@ -184,6 +186,13 @@ def test_the_settings_of_the_guide(here: Path) -> None:
         [sys.executable, "-m", "inlay", *words], capture_output=True, text=True, timeout=500, check=False
     )
     assert wrong.returncode == 2, "a name that no option has is refused: the file above is read"
+
+
+def test_the_pipeline_of_the_guide(here: Path) -> None:
+    (here / "pipeline.yaml").write_text(block("guide.md", "models:"), encoding="utf8")
+    encoder, decoder = read_pipeline(here / "pipeline.yaml").parts
+    assert (encoder.model, encoder.seconds) == (here / "encoder.onnx", 0.06)
+    assert (decoder.data, decoder.runs) == (str(here / "decoder.npz"), 15.0)
 
 
 def test_the_fleet_of_the_guide(here: Path) -> None:
