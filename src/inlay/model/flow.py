@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from inlay.model.metadata import cloned
 from inlay.model.onnx_library import infer_shapes
-from inlay.model.passes.branches import name_apart, names_of
+from inlay.model.passes.branches import moved_out, names_of
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import is_standard
 
@@ -129,16 +129,7 @@ def _moved(body: ir.Graph, graph: ir.Graph, before: ir.Node, names: Counter[str 
             source = node.inputs[0]
             body.remove(node, safe=True)
             node = None if source is None else source.producer()
-    for initializer in list(body.initializers.values()):
-        del body.initializers[str(initializer.name)]
-        name_apart(initializer, names)
-        graph.register_initializer(initializer)
-    nodes = list(body)
-    body.remove(nodes)
-    for value in (v for n in nodes for v in n.outputs):
-        name_apart(value, names)
-    graph.insert_before(before, nodes)
-    return nodes
+    return moved_out(body, graph, before, names)
 
 
 def is_flat(node: onnx.NodeProto | ir.Node) -> bool:

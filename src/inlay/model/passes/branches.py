@@ -201,10 +201,11 @@ def name_apart(value: ir.Value, names: Counter[str | None]) -> None:
         names[value.name] += 1
 
 
-def _inline(graph: ir.Graph, node: ir.Node, body: ir.Graph, names: Counter[str | None]) -> None:
-    """Put the operators of ``body`` in place of ``node``; values keep their names where nothing else has them."""
-    results = list(body.outputs)
-    body.outputs.clear()
+def moved_out(body: ir.Graph, graph: ir.Graph, before: ir.Node, names: Counter[str | None]) -> list[ir.Node]:
+    """Move what ``body`` holds into ``graph``, ``before`` a node there; return the operators. It has no outputs left.
+
+    Values keep their names where nothing else has them.
+    """
     for initializer in list(body.initializers.values()):
         del body.initializers[str(initializer.name)]
         name_apart(initializer, names)
@@ -213,8 +214,15 @@ def _inline(graph: ir.Graph, node: ir.Node, body: ir.Graph, names: Counter[str |
     body.remove(nodes)
     for value in (v for n in nodes for v in n.outputs):
         name_apart(value, names)
-    graph.insert_before(node, nodes)
-    inlined = {id(v) for n in nodes for v in n.outputs}
+    graph.insert_before(before, nodes)
+    return nodes
+
+
+def _inline(graph: ir.Graph, node: ir.Node, body: ir.Graph, names: Counter[str | None]) -> None:
+    """Put the operators of ``body`` in place of ``node``; values keep their names where nothing else has them."""
+    results = list(body.outputs)
+    body.outputs.clear()
+    inlined = {id(v) for n in moved_out(body, graph, node, names) for v in n.outputs}
     for output, result in zip(node.outputs, results, strict=True):
         _pass_on(graph, node, output, result, id(result) in inlined)
     graph.remove(node, safe=True)
