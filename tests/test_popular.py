@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
 import zipfile
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from benchmarks.popular import packages, table, task
 from benchmarks.popular.packages import PACKAGES
+from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("skimage")
 pytest.importorskip("sklearn")
 pytest.importorskip("PIL")
 
-from benchmarks.popular import decoder, models, pictures, sentences, speech, written
+from benchmarks.popular import decoder, evaluate, models, pictures, sentences, speech, written
 
 
 def _edits(a: str, b: str) -> int:
@@ -174,3 +177,29 @@ def test_a_decoder_with_a_cache_says_what_it_says_of_the_whole_text() -> None:
     changed = model.run(["logits"], {**empty, "input_ids": np.append(ids[:, :6], [[(ids[0, 6] + 1) % 11]], axis=1)})[0]
     np.testing.assert_allclose(changed[0, :6], whole[0, :6], atol=1e-5)  # nothing sees what comes later
     assert np.abs(changed[0, 6] - whole[0, 6]).max() > 1e-3
+
+
+def _scaled(path: Path, factor: float) -> None:
+    """A model that gives its input, the second of two scores times ``factor``."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "xy")
+    by = numpy_helper.from_array(np.array([1.0, factor], np.float32), "by")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "by"], ["y"])], "scaled", [x], [y], [by])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_a_run_is_told_the_measure_where_that_compares_with_float(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = models.TASKS["open_nsfw_resnet"]
+    words = evaluate.options(found, tmp_path)
+    assert words[0] == "--evaluate"
+    assert words[2:] == ("--higher-is-better", "--max-drop", "0.05")
+    assert evaluate.options(models.TASKS["ppocrv6_rec"], tmp_path) == (), "it needs what the text says"
+    rng = np.random.default_rng(0)
+    task.save(tmp_path / task.SAMPLES, [{"x": rng.random((1, 2), np.float32)} for _ in range(9)])
+    _scaled(tmp_path / "model.onnx", 1.0)
+    for factor, value in ((2.0, 1.0), (-1.0, -1.0)):  # of ranks: twice as much is as good, the reverse is not
+        _scaled(tmp_path / "other.onnx", factor)
+        monkeypatch.setattr("sys.argv", [*shlex.split(words[1])[2:-1], str(tmp_path / "other.onnx")])
+        evaluate.main()
+        assert json.loads(capsys.readouterr().out) == {evaluate.MEASURE: pytest.approx(value)}

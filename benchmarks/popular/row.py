@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import paired, quality
 from benchmarks.budgets import LEAST
-from benchmarks.popular import judge
+from benchmarks.popular import evaluate, judge
 from benchmarks.popular.packages import PACKAGES
 from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Task, judged
 from benchmarks.subjects import Subject
@@ -43,7 +43,7 @@ def row(task: Task, cache: Path, folder: Path, budget: float, threads: int, nncf
     task.make(cache, folder)
     subject = Subject(task.name, folder / "model.onnx", folder / SAMPLES, folder / EVALUATION, task.trained)
     begun = time.monotonic()
-    ran = tuned(subject, folder, budget, threads, task.options)
+    ran = tuned(subject, folder, budget, threads, (*task.options, *evaluate.options(task, folder)))
     files, notes = quality.by_others(subject, folder, nncf, METHODS)
     files.update({f"{SHIPPED}: {p.stem.partition('_')[2]}": p for p in sorted(folder.glob(f"{SHIPPED}_*.onnx"))})
     if (folder / "tune" / "model.onnx").exists():

@@ -36,7 +36,8 @@ def text(found: Mapping[str, Any]) -> str:
         machine(found["machine"]),
         "Speed-ups are paired ratios from the same interleaved blocks with 95 % intervals. Metrics are of samples from "
         "other sources than those given to any tool, with the loss against float and its 95 % interval (paired "
-        "bootstrap over samples); a file is feasible where the loss is within the bound. Each run starts cold.",
+        "bootstrap over samples); a file is feasible where the loss is within the bound. Each run starts cold; where "
+        "the metric compares with float, it is told it by `--evaluate`, on the samples that it is given.",
         "",
         "| model | Inlay over the best feasible | which | over float | metric (bound of the loss) | within | run "
         "| memory |",

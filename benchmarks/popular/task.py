@@ -23,6 +23,10 @@ Session = Any
 """ONNX Runtime's."""
 
 
+def _alone(record: np.ndarray, _float: np.ndarray) -> np.ndarray:
+    return record
+
+
 @dataclass(frozen=True)
 class Task:
     """A model and its measure.
@@ -50,8 +54,13 @@ class Task:
     higher: bool
     bound: float
     trained: bool = True
-    pair: Callable[[np.ndarray, np.ndarray], np.ndarray] = field(default=lambda record, _float: record)
+    pair: Callable[[np.ndarray, np.ndarray], np.ndarray] = field(default=_alone)
     options: tuple[str, ...] = ()
+
+    @property
+    def by_float(self) -> bool:
+        """Whether the measure is of the float model's own outputs, so that its owners need no labels for it."""
+        return self.pair is not _alone
 
 
 @dataclass(frozen=True)

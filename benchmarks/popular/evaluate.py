@@ -1,0 +1,56 @@
+"""The measure of a popular model as ``inlay tune --evaluate`` asks for it: on the samples that the run is given.
+
+    python -m benchmarks.popular.evaluate NAME FOLDER MODEL
+
+Where a measure compares with the float model, its owners have it without labels. ``FOLDER`` is what the task laid;
+the float model's records are kept beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.popular import models
+from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Task, session
+
+MEASURE = "measure"
+"""The score's name."""
+_OWN = "own"
+
+
+def options(task: Task, folder: Path) -> tuple[str, ...]:
+    """What ``tune`` is told of the owners' measure; nothing where that needs more than the samples."""
+    if not task.by_float:
+        return ()
+    program = shlex.join([sys.executable, "-m", __name__, task.name, str(folder.resolve())])
+    direction = "--higher-is-better" if task.higher else "--lower-is-better"
+    return "--evaluate", f"{program} {{model}}", direction, "--max-drop", f"{task.bound:g}"
+
+
+def _records(task: Task, model: Path, own: Path) -> Records:
+    return task.judge(session(model), own)
+
+
+def main() -> None:
+    """Print the measure as JSON."""
+    task, folder, model = models.TASKS[sys.argv[1]], *map(Path, sys.argv[2:4])
+    own = folder / _OWN
+    known = own / "floats.npz"
+    if not known.exists():
+        own.mkdir(exist_ok=True)
+        shutil.copyfile(folder / SAMPLES, own / EVALUATION)
+        np.savez(known, **{str(i): r for i, r in enumerate(_records(task, folder / "model.onnx", own))})
+    with np.load(known, allow_pickle=False) as archive:
+        floats = [archive[str(i)] for i in range(len(archive.files))]
+    found = _records(task, model, own)
+    print(json.dumps({MEASURE: task.value([task.pair(a, b) for a, b in zip(found, floats, strict=True)])}))
+
+
+if __name__ == "__main__":
+    main()
