@@ -24,7 +24,7 @@ from inlay.quant.tasks.detections import detections, matches, overlaps
 from inlay.quant.tasks.layouts import Facts
 from inlay.quant.tasks.recognize import CHOICES, agreement_of, recognized
 from inlay.quant.tasks.sequences import decoded, edits
-from inlay.quant.tasks.task import Task, broken
+from inlay.quant.tasks.task import Task, broken, text
 from tests.support.detectors import MAKES, Make, detector, images
 from tests.support.detectors import detections as plain_detections
 
@@ -442,3 +442,7 @@ def test_ends_are_found_behind_what_moves_elements(tmp_path: Path) -> None:
     ends = facts(tmp_path / "m.onnx", [{"x": np.zeros((2, 3), np.float32)}]).ends
     assert ends.computed == {"y": frozenset({"Relu", "Sigmoid"})}
     assert ends.moved == {"y": frozenset({"Add", "Concat", "Transpose"})}
+
+
+def test_nothing_lost_is_no_less_than_nothing() -> None:
+    assert text("out", 1, 0).figures[0].words(1.0, 0.0) == "0.00 % text error against float's"

@@ -173,7 +173,7 @@ def _share(of: str) -> Callable[[float, float], str]:
 
 
 def _error(of: str) -> Callable[[float, float], str]:
-    return lambda _, lost: f"{np.ceil(1e4 * lost - 1e-9) / 100:.2f} % {of}"
+    return lambda _, lost: f"{abs(np.ceil(1e4 * lost - 1e-9)) / 100:.2f} % {of}"
 
 
 def _floor(share: float) -> str:
