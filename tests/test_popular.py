@@ -194,7 +194,12 @@ def test_a_run_is_told_the_measure_where_that_compares_with_float(
     words = evaluate.options(found, tmp_path)
     assert words[0] == "--evaluate"
     assert words[2:] == ("--higher-is-better", "--max-drop", "0.05")
-    assert evaluate.options(models.TASKS["ppocrv6_rec"], tmp_path) == (), "it needs what the text says"
+    reader = models.TASKS["ppocrv6_rec"]
+    assert evaluate.options(reader, tmp_path) == (), "it needs what the text says"
+    task.truth_of(tmp_path, unseen=True).touch()
+    assert evaluate.options(reader, tmp_path) == (), "and not of what it is judged by"
+    task.truth_of(tmp_path, unseen=False).touch()
+    assert evaluate.options(reader, tmp_path)[2:] == ("--lower-is-better", "--max-drop", "0.005")
     rng = np.random.default_rng(0)
     task.save(tmp_path / task.SAMPLES, [{"x": rng.random((1, 2), np.float32)} for _ in range(9)])
     _scaled(tmp_path / "model.onnx", 1.0)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.popular.evaluate NAME FOLDER MODEL
 
-Where a measure compares with the float model, its owners have it without labels. ``FOLDER`` is what the task laid;
-the float model's records are kept beside it.
+Where a measure compares with the float model, its owners have it without labels; where a task lays the truth of those
+samples, they have labels, too. ``FOLDER`` is what the task laid; the float model's records are kept beside it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.popular import models
-from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Task, session
+from benchmarks.popular.task import EVALUATION, OWN, SAMPLES, TRUTH, Records, Task, session
 
 MEASURE = "measure"
 """The score's name."""
-_OWN = "own"
 
 
 def options(task: Task, folder: Path) -> tuple[str, ...]:
-    """What ``tune`` is told of the owners' measure; nothing where that needs more than the samples."""
-    if not task.by_float:
+    """What ``tune`` is told of the owners' measure; nothing where that needs more than the task laid."""
+    if not task.by_float and not (folder / OWN / TRUTH).exists():
         return ()
     program = shlex.join([sys.executable, "-m", __name__, task.name, str(folder.resolve())])
     direction = "--higher-is-better" if task.higher else "--lower-is-better"
@@ -40,7 +39,7 @@ def _records(task: Task, model: Path, own: Path) -> Records:
 def main() -> None:
     """Print the measure as JSON."""
     task, folder, model = models.TASKS[sys.argv[1]], *map(Path, sys.argv[2:4])
-    own = folder / _OWN
+    own = folder / OWN
     known = own / "floats.npz"
     if not known.exists():
         own.mkdir(exist_ok=True)

@@ -11,9 +11,8 @@ import numpy as np
 from scipy import signal, stats
 
 from benchmarks.popular import packages, texts
-from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Session, Task, feeds, save, session
+from benchmarks.popular.task import EVALUATION, SAMPLES, TRUTH, Records, Session, Task, feeds, save, session
 
-TRUTH = "truth.npz"
 _RATE, _PITCH, _UTF8, _IPA, _SYNCHRONOUS = 1, 3, 1, 2, 2
 """Of eSpeak NG's interface: parameters, the encoding of text, the alphabet of phonemes, the way of output."""
 

@@ -37,7 +37,7 @@ def text(found: Mapping[str, Any]) -> str:
         "Speed-ups are paired ratios from the same interleaved blocks with 95 % intervals. Metrics are of samples from "
         "other sources than those given to any tool, with the loss against float and its 95 % interval (paired "
         "bootstrap over samples); a file is feasible where the loss is within the bound. Each run starts cold; where "
-        "the metric compares with float, it is told it by `--evaluate`, on the samples that it is given.",
+        "the samples that it is given have labels, or need none, it is told the metric by `--evaluate`.",
         "",
         "| model | Inlay over the best feasible | which | over float | metric (bound of the loss) | within | run "
         "| memory |",

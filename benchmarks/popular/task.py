@@ -15,6 +15,8 @@ import numpy as np
 import onnxruntime as ort
 
 SAMPLES, EVALUATION = "samples.npz", "evaluation.npz"
+TRUTH, OWN = "truth.npz", "own"
+"""What the evaluation's samples hold; and a folder for the same of the samples to tune on."""
 RESAMPLES = 1000
 
 Records = Sequence[np.ndarray]
@@ -109,6 +111,13 @@ def feeds(path: Path) -> list[dict[str, np.ndarray]]:
         arrays = {k: archive[k] for k in archive.files}
     count = len(next(iter(arrays.values())))
     return [{k: a[i] for k, a in arrays.items()} for i in range(count)]
+
+
+def truth_of(folder: Path, unseen: bool) -> Path:
+    """Where the truth of the evaluation's samples, or of those to tune on, is laid."""
+    where = folder if unseen else folder / OWN
+    where.mkdir(exist_ok=True)
+    return where / TRUTH
 
 
 def first_outputs(model: Session, folder: Path) -> list[np.ndarray]:

@@ -12,12 +12,22 @@ from skimage.morphology import dilation
 
 from benchmarks.popular import packages, texts
 from benchmarks.popular.pictures import matched
-from benchmarks.popular.task import EVALUATION, SAMPLES, Session, Task, edits, first_outputs, ratio_of_sums, save
+from benchmarks.popular.task import (
+    EVALUATION,
+    SAMPLES,
+    TRUTH,
+    Session,
+    Task,
+    edits,
+    first_outputs,
+    ratio_of_sums,
+    save,
+    truth_of,
+)
 
 PAGES, LINES = (16, 40), (48, 240)  # to tune on, to judge by
 SIDE = 736  # of a page: the package makes the shorter side of an image as long
 LINE = (320, 48)
-TRUTH = "truth.npz"
 FOUND, SURE, GROWN = 0.3, 0.5, 1.6  # the package's thresholds, and how far it lets a line grow
 FONTS = (
     ("font-source-sans-pro", ("SourceSansPro-Regular.ttf", "SourceSansPro-Bold.ttf")),
@@ -89,8 +99,7 @@ def _make_recognizer(cache: Path, folder: Path) -> None:
         writer = Writer(cache, unseen)
         drawn = [_line(writer) for _ in range(count)]
         save(folder / name, [{"x": array} for array, _ in drawn])
-        if unseen:
-            np.savez(folder / TRUTH, text=np.array([text for _, text in drawn]))
+        np.savez(truth_of(folder, unseen), text=np.array([text for _, text in drawn]))
 
 
 def _line(writer: Writer) -> tuple[np.ndarray, str]:
@@ -142,8 +151,7 @@ def _make_detector(cache: Path, folder: Path) -> None:
         writer = Writer(cache, unseen)
         drawn = [_page(writer) for _ in range(count)]
         save(folder / name, [{"x": array} for array, _ in drawn])
-        if unseen:
-            np.savez(folder / TRUTH, **{str(i): boxes for i, (_, boxes) in enumerate(drawn)})
+        np.savez(truth_of(folder, unseen), **{str(i): boxes for i, (_, boxes) in enumerate(drawn)})
 
 
 def _page(writer: Writer) -> tuple[np.ndarray, np.ndarray]:
