@@ -80,7 +80,8 @@ def _file(row: Row, file: Row) -> str:
     timed = f"{ratio(file['over_float'])} | {file['ms']:.3g} ms" if "ms" in file else " | "
     loss = ""
     if "metric" in file and file["name"] != FLOAT:
-        loss = "{loss:.4f} [{loss_low:.4f}, {loss_high:.4f}]".format(**file["metric"])
+        figures = {k: round(v, 4) + 0.0 for k, v in file["metric"].items()}  # nothing lost has no sign
+        loss = "{loss:.4f} [{loss_low:.4f}, {loss_high:.4f}]".format(**figures)
     size = f"{file['mb']:.1f} MB" if "mb" in file else ""
     within = "yes" if file["feasible"] else "no"
     judged = f"{_metric(file)} | {loss} | {within}"
