@@ -100,12 +100,16 @@ def _with_some_dead(kinds: list[str], reads: list[int], outputs: int) -> onnx.Mo
 @settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=8))
 def test_the_quick_look_for_dead_nodes_misses_none(data: st.DataObject, kinds: list[str]) -> None:
-    """What is left is what the library's own pass leaves, whether or not that is asked."""
+    """What is left is what the library's own pass leaves, whether or not that is asked.
+
+    It counts what bodies of removed nodes read: each look is at the model as read anew.
+    """
     reads = [data.draw(st.integers(0, 8)) for _ in kinds]
     model = _with_some_dead(kinds, reads, data.draw(st.integers(1, len(kinds))))
     ours, theirs = ir.from_proto(model), ir.from_proto(model)
     _, dropped = drop_dead(ours)
-    RemoveUnusedNodesPass()(theirs)
+    while RemoveUnusedNodesPass()(theirs).modified:
+        theirs = ir.from_proto(ir.to_proto(theirs))
     assert ir.to_proto(ours) == ir.to_proto(theirs)
     initializers = len(model.graph.initializer) - len(ours.graph.initializers)
     assert dropped == len(model.graph.node) - ours.graph.num_nodes() + initializers
