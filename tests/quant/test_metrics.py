@@ -29,6 +29,21 @@ def test_classes_agree_where_the_largest_score_is_the_same_one() -> None:
     assert judged.judge([{"scores": np.zeros((1, 5))} for _ in reference]).metric == 0.0, "another shape agrees nowhere"
 
 
+def test_float_s_class_is_among_the_first_five() -> None:
+    """By a sorted list, ties in order: equal numbers, or none, put no class in front."""
+    rng = np.random.default_rng(0)
+    reference = [{"scores": rng.standard_normal((1, 12))} for _ in range(40)]
+    other = [{"scores": rng.integers(0, 4, (1, 12)).astype(float)} for _ in reference]
+    best = [int(y["scores"].argmax()) for y in reference]
+    hits = [k in sorted(range(12), key=lambda i: (-y["scores"][0, i], i))[:5] for k, y in zip(best, other, strict=True)]
+    judged = judge("top5-agreement", reference)
+    assert judged.judge(other).metric == np.mean(hits)
+    assert 0.0 < np.mean(hits) < 1.0
+    for nothing in (0.0, np.nan):
+        found = judged.judge([{"scores": np.full((1, 12), nothing)} for _ in reference])
+        assert found.metric == np.mean([k < 5 for k in best])
+
+
 def test_tokens_agree_position_by_position_and_caches_do_not_count() -> None:
     rng = np.random.default_rng(0)
     reference = [

@@ -103,17 +103,16 @@ def cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
 
 def _top5_same(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> np.ndarray:
     """Whether the float model's class is among the first five of each row."""
-    name = compared(reference)[0]
-    same = [np.empty(0, bool)]
-    for got, want in zip(outputs, reference, strict=True):
-        wanted, found = _rows(want[name]), got.get(name)
-        if found is None or found.shape != want[name].shape or not wanted.size:
-            same.append(np.zeros(len(wanted), bool))
-            continue
-        scores = _rows(found)
-        ours = np.take_along_axis(scores, wanted.argmax(axis=1)[:, None], axis=1)
-        same.append((scores > ours).sum(axis=1) < 5)
-    return np.concatenate(same)
+    return _agreeing(outputs, reference, _rows, _first_five)
+
+
+def _largest(scores: np.ndarray) -> np.ndarray:
+    return np.asarray(scores.argmax(axis=-1)[..., None])
+
+
+def _first_five(scores: np.ndarray) -> np.ndarray:
+    """Of equal scores the first ones, as the largest is; what is no number comes last."""
+    return np.argsort(-scores, axis=-1, kind="stable")[..., :5]
 
 
 AGREEMENTS: Mapping[str, Agreement] = {
@@ -132,9 +131,12 @@ def compared(reference: Sequence[Outputs]) -> list[str]:
 
 
 def _agreeing(
-    outputs: Sequence[Outputs], reference: Sequence[Outputs], rows: Callable[[np.ndarray], np.ndarray]
+    outputs: Sequence[Outputs],
+    reference: Sequence[Outputs],
+    rows: Callable[[np.ndarray], np.ndarray],
+    chosen: Callable[[np.ndarray], np.ndarray] = _largest,
 ) -> np.ndarray:
-    """Whether each row's largest score is the float model's, shape (rows,)."""
+    """Whether what is ``chosen`` of each row holds the float model's largest score, shape (rows,)."""
     name = next(iter(compared(reference)), None)
     if name is None:
         raise ValueError("no output holds scores")
@@ -143,10 +145,10 @@ def _agreeing(
         wanted, found = rows(want[name]), got.get(name)
         alike = found is not None and found.shape == want[name].shape
         if found is not None and alike and wanted.size:
-            same.append(rows(found).argmax(axis=-1) == wanted.argmax(axis=-1))
+            same.append((chosen(rows(found)) == _largest(wanted)).any(axis=-1))
         elif found is not None and found.size and wanted.size and _is_longer_text(want[name], found):
             ours, theirs = on_common_part(want[name], found)  # what only one of them has agrees with nothing
-            agreeing = rows(theirs).argmax(axis=-1) == rows(ours).argmax(axis=-1)
+            agreeing = (chosen(rows(theirs)) == _largest(rows(ours))).any(axis=-1)
             missing = max(len(wanted), len(rows(found))) - len(agreeing)
             same.append(np.concatenate([agreeing, np.zeros(missing, bool)]))
         else:  # nothing was found, which both agree on or not
