@@ -159,8 +159,8 @@ class TaskFigure:
         value: larger is better.
         lost: what it lacks of the float model's own, in the same units.
         most: so much may be lost; None where it is only told.
-        right: of so many as ``of``, where it is a share of what is counted,
-        of: of which 0 says that nothing is counted.
+        right: how many are right where it is a share of what is counted.
+        of: of how many; 0 where nothing is counted.
         said: for people.
     """
 

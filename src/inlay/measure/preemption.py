@@ -41,8 +41,8 @@ class Moment:
 
     Attributes:
         clock_ns: of the wall.
-        own_ns: processor time of the calling thread, in nanoseconds, before the system was asked for the others,
-        since_ns: and behind that.
+        own_ns: processor time of the calling thread, in nanoseconds, before the system was asked for the others.
+        since_ns: the same after it was asked.
         threads: for each thread, nanoseconds that it ran and that it waited for a processor; empty where the system
             does not tell.
         switches: how often threads were interrupted in favour of others.
