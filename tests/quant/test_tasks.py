@@ -20,12 +20,12 @@ from inlay.model.joins import joined
 from inlay.model.load import load
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.metrics import Outputs
-from inlay.quant.tasks.detections import detections, matches, overlaps
+from inlay.quant.tasks.detections import detections, matches
 from inlay.quant.tasks.layouts import Facts
 from inlay.quant.tasks.recognize import CHOICES, agreement_of, recognized
 from inlay.quant.tasks.sequences import decoded, edits
 from inlay.quant.tasks.task import Task, broken, text
-from tests.support.detectors import MAKES, Make, detector, images
+from tests.support.detectors import MAKES, Make, detector, images, overlap
 from tests.support.detectors import detections as plain_detections
 
 REAL: Mapping[str, str] = {
@@ -59,7 +59,7 @@ def found(
     reference: list[dict[str, np.ndarray]], computed: str = "", feeds: Sequence[Any] = (), wanted: str = "auto"
 ) -> Task | None:
     """The task of outputs that ``computed``, one operator, computes."""
-    ends = Ends({name: frozenset({computed} if computed else ()) for name in reference[0]}, {}, frozenset({computed}))
+    ends = Ends({name: frozenset({computed} if computed else ()) for name in reference[0]}, frozenset({computed}))
     return recognized(reference, Facts(ends, {}, feeds), wanted)
 
 
@@ -97,26 +97,20 @@ def test_trained_models_are_what_they_are(name: str, real_models: Path) -> None:
 # --- detectors --------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def made(make: Make, folder: Path) -> tuple[list[dict[str, np.ndarray]], Facts]:
-    path = folder / f"{make}.onnx"
+def outputs_of(make: Make, tmp_path: Path) -> tuple[list[dict[str, np.ndarray]], Facts]:
+    path = tmp_path / "m.onnx"
     onnx.save(detector(make), path)
     feeds = [{"images": image[None]} for image in images(6, 1)]
     return [runs(path)(feed) for feed in feeds], facts(path, feeds)
 
 
-def outputs_of(make: Make, tmp_path: Path) -> tuple[list[dict[str, np.ndarray]], Facts]:
-    return made(make, tmp_path)
-
-
 def brute_force(boxes: np.ndarray, scores: np.ndarray) -> list[int]:
     """Rows that remain: the best first, each that no better one of its class overlaps by more than half."""
     labels, best = scores.argmax(axis=1), scores.max(axis=1)
-    corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], axis=1)
     kept: list[int] = []
     for row in sorted(np.flatnonzero(best >= 0.25), key=lambda i: -best[i]):
         alike = [k for k in kept if labels[k] == labels[row]]
-        if all(overlaps(corners[[row]], corners[[k]])[0, 0] <= 0.5 for k in alike):
+        if (overlap(boxes[row], boxes[alike]) <= 0.5).all():
             kept.append(int(row))
     return kept
 
@@ -167,16 +161,9 @@ def test_one_near_miss_decides_nothing(tmp_path: Path) -> None:
         other = [{n: y.copy() for n, y in each.items()} for each in reference]
         for i, row in rows[:lost]:
             other[i]["scores"][0, :, row] = 0.0
-            for near in range(other[i]["scores"].shape[2]):  # nor one beside it takes its place
-                if overlap_of(task, reference[i], int(row), near) > 0.4:
-                    other[i]["scores"][0, :, near] = 0.0
+            boxes = reference[i]["boxes"][0].T  # nor does one beside it take its place
+            other[i]["scores"][0, :, overlap(boxes[row], boxes) > 0.4] = 0.0
         assert bool(broken(task.told(other, reference)[:1])) is breaks
-
-
-def overlap_of(task: Task, outputs: Outputs, row: int, other: int) -> float:
-    boxes = outputs["boxes"][0].T.astype(float)
-    corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], axis=1)
-    return float(overlaps(corners[[row]], corners[[other]])[0, 0])
 
 
 def rows_found(rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
@@ -190,7 +177,7 @@ def test_what_was_found_is_compared_in_any_order_and_number() -> None:
     """Behind a NonMaxSuppression rows come in the order of their scores, and as many as there are."""
     rng = np.random.default_rng(0)
     reference = [rows_found(rng, n) for n in (7, 12, 9, 11)]
-    known = Facts(Ends({}, {}, frozenset({"NonMaxSuppression"})), {}, ({"x": np.zeros((1, 3, 320, 320))},))
+    known = Facts(Ends({}, frozenset({"NonMaxSuppression"})), {}, ({"x": np.zeros((1, 3, 320, 320))},))
     task = recognized(reference, known)
     assert task is not None
     assert task.finds_rows
@@ -216,7 +203,7 @@ def test_what_was_found_is_compared_in_any_order_and_number() -> None:
 def test_each_detection_stands_for_one_only() -> None:
     rng = np.random.default_rng(1)
     reference = [rows_found(rng, 6)]
-    task = recognized(reference, Facts(Ends({}, {}, frozenset({"TopK"})), {}, ()))
+    task = recognized(reference, Facts(Ends({}, frozenset({"TopK"})), {}, ()))
     assert task is not None
     assert task.layout is not None
     (one,) = detections(task.layout, reference[0])
@@ -412,7 +399,7 @@ def test_whatever_outputs_are_nothing_fails(seed: int) -> None:
     reference = [outputs(seed % 2 == 0) for _ in range(4)]
     others = [outputs(True) for _ in range(4)]
     computed = str(rng.choice(["MatMul", "Sigmoid", "Softmax", "Tanh", "Conv"]))
-    ends = Ends({n: frozenset({computed}) for n in reference[0]}, {}, frozenset({"NonMaxSuppression"}))
+    ends = Ends({n: frozenset({computed}) for n in reference[0]}, frozenset({"NonMaxSuppression"}))
     known = Facts(ends, {}, ({"x": np.zeros((1, 3, 32, 32), np.float32)},))
     samples = Samples(({},) * 4, "feeds", "test")
     for wanted in CHOICES:
@@ -441,7 +428,6 @@ def test_ends_are_found_behind_what_moves_elements(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
     ends = facts(tmp_path / "m.onnx", [{"x": np.zeros((2, 3), np.float32)}]).ends
     assert ends.computed == {"y": frozenset({"Relu", "Sigmoid"})}
-    assert ends.moved == {"y": frozenset({"Add", "Concat", "Transpose"})}
 
 
 def test_nothing_lost_is_no_less_than_nothing() -> None:

@@ -204,11 +204,11 @@ def kept(make: Make, want: Sequence[Sequence[np.ndarray]], got: Sequence[Sequenc
             label = int(scores[number].argmax())
             total += 1
             same = (other_scores.argmax(axis=1) == label) & (other_scores[:, label] >= 0.25)
-            found += bool((_overlap(boxes[number], others[same]) >= 0.5).any())
+            found += bool((overlap(boxes[number], others[same]) >= 0.5).any())
     return found, total
 
 
-def _overlap(box: np.ndarray, others: np.ndarray) -> np.ndarray:
+def overlap(box: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Intersection over union of one box with others, shape (n,)."""
     low = np.maximum(box[:2] - box[2:] / 2, others[:, :2] - others[:, 2:] / 2)
     high = np.minimum(box[:2] + box[2:] / 2, others[:, :2] + others[:, 2:] / 2)

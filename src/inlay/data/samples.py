@@ -33,13 +33,11 @@ class Ends:
     """What a model computes its outputs with; see :mod:`inlay.model.ends`.
 
     Attributes:
-        computed: by output, the types of the operators that compute its elements,
-        moved: and of those behind them that only move, join or rescale elements.
+        computed: by output, the types of the operators that compute its elements.
         operators: types of all operators of the model.
     """
 
     computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    moved: Mapping[str, frozenset[str]] = field(default_factory=dict)
     operators: frozenset[str] = frozenset()
 
 

@@ -260,7 +260,8 @@ def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
     low, high = (hodges_lehmann(ratios + d, level) for d in (less, more))
     value = hodges_lehmann(ratios + less + more, level).value
     groups = _by_process(base, other)
-    apart = float(np.hypot(_between(groups, _before(base, other), level), _moment(groups, level) * base.busy))
+    moment = _moment(groups, level) if base.busy else 0.0
+    apart = float(np.hypot(_between(groups, _before(base, other), level), moment))
     down, up = (float(np.hypot(reach, apart)) for reach in (value - low.low, high.high - value))
     return Interval(*(float(np.exp(x)) for x in (value, value - down, value + up)))
 

@@ -17,17 +17,13 @@ _MOST_NODES = 4096  # behind one output: heads are far smaller
 
 def ends_of(model: ir.Model) -> Ends:
     """What computes the outputs of ``model``, in linear time."""
-    operators = frozenset(node.op_type for node in model.graph.all_nodes())
-    computed, moved = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
-    for output in model.graph.outputs:
-        last, through = _last(output)
-        computed[str(output.name)], moved[str(output.name)] = frozenset(last), frozenset(through)
-    return Ends(computed, moved, operators)
+    computed = {str(output.name): _last(output) for output in model.graph.outputs}
+    return Ends(computed, frozenset(node.op_type for node in model.graph.all_nodes()))
 
 
-def _last(output: ir.Value) -> tuple[set[str], set[str]]:
-    """Types of the operators that compute an output, and of those in between."""
-    last, through, seen, waiting = set[str](), set[str](), set[ir.Value](), [output]
+def _last(output: ir.Value) -> frozenset[str]:
+    """Types of the operators that compute an output."""
+    last, seen, waiting = set[str](), set[ir.Value](), [output]
     while waiting and len(seen) < _MOST_NODES:
         value = waiting.pop()
         if value in seen:
@@ -37,12 +33,10 @@ def _last(output: ir.Value) -> tuple[set[str], set[str]]:
         if node is None:
             continue
         data = _data(node)
-        if data:
-            through.add(node.op_type)
-            waiting += data
-        else:
+        waiting += data
+        if not data:
             last.add(node.op_type)
-    return last, through
+    return frozenset(last)
 
 
 def _data(node: ir.Node) -> list[ir.Value]:

@@ -43,7 +43,8 @@ from inlay.trial import Accuracy, OutputError, TaskFigure
 JUDGING = "3"
 """Version of the rules by which figures of accuracy come about. Raise it where the same outputs would get others.
 
-1 compared outputs as a whole; 2 compares them part by part where parts differ in size.
+1 compared outputs as a whole; 2 compares them part by part where parts differ in size; 3 compares outputs of other
+lengths on the common part, and rows of what was found with those that they stand for.
 """
 MAX_MARGIN_DB = 3.0
 """Half a bit: samples that differ more than this ask for more samples rather than for a larger margin."""
@@ -196,7 +197,7 @@ class Judge:
 
     def _split(self, outputs: Sequence[Outputs]) -> list[Outputs]:
         each = self._padding.without_each(outputs)
-        if self.task is not None and self.task.finds_rows:
+        if self.task is not None:
             each = [self.task.aligned(want, got) for want, got in zip(self._wanted, each, strict=True)]
         return [self.parts.split(outputs) for outputs in each]
 

@@ -86,11 +86,6 @@ class Layout:
     grid: np.ndarray | None = None
     found: bool = False
 
-    @property
-    def outputs(self) -> frozenset[str]:
-        """Names of the outputs that it reads."""
-        return frozenset(p.output for p in (self.boxes, self.scores, self.labels) if p is not None)
-
 
 @dataclass(frozen=True, eq=False)
 class Facts:

@@ -228,15 +228,17 @@ def _above(pixels: np.ndarray) -> np.ndarray:
 
 def _make_masks(reference: Sequence[Outputs], facts: Facts) -> Task | None:
     names = compared(reference)
-    first = reference[0][names[0]]
     ends = facts.ends.computed.get(names[0], frozenset())
-    axis = _mask_axis([y[names[0]] for y in reference], ends, facts) if first.ndim == 4 else None
     if ends == {"Sigmoid"}:
         return tasks.masks(_above, names, 2)
-    if axis is None or len(names) > 1:
-        return None
-    chosen = axis
-    return tasks.masks(lambda pixels: np.asarray(pixels.argmax(axis=chosen)), names, first.shape[axis])
+    each = [y[names[0]] for y in reference]
+    axis = _mask_axis(each, ends, facts) if each[0].ndim == 4 and len(names) == 1 else None
+    return None if axis is None else _masks_along(axis, names[0], each[0])
+
+
+def _masks_along(axis: int, name: str, first: np.ndarray) -> Task:
+    """Masks by the largest score along an axis."""
+    return tasks.masks(lambda pixels: np.asarray(pixels.argmax(axis=axis)), [name], first.shape[axis])
 
 
 def _make_text(reference: Sequence[Outputs], _: Facts) -> Task | None:
@@ -291,14 +293,15 @@ _MADE: dict[str, Callable[[Sequence[Outputs], Facts], Task | None]] = {
 
 def _any_masks(reference: Sequence[Outputs], facts: Facts) -> Task | None:
     """Masks that were asked for: of classes along the axis that is no side of the image, or of numbers above a half."""
-    found = _make_masks(reference, facts) if compared(reference) else _of_decisions(reference)
-    if found is not None or not compared(reference):
-        return found if found is not None and found.name == "masks" else None
-    name = compared(reference)[0]
-    first = reference[0][name]
+    names = compared(reference)
+    found = _make_masks(reference, facts) if names else _of_decisions(reference)
+    if found is not None and found.name == "masks":
+        return found
+    if not names:
+        return None
+    name, first = names[0], reference[0][names[0]]
     if first.ndim == 4 and min(first.shape[1], first.shape[3]) >= 2:
-        axis = 1 if first.shape[1] <= first.shape[3] else 3
-        return tasks.masks(lambda pixels: np.asarray(pixels.argmax(axis=axis)), [name], first.shape[axis])
+        return _masks_along(1 if first.shape[1] <= first.shape[3] else 3, name, first)
     return tasks.masks(_above, [name], 2) if _is_probable([y[name] for y in reference]) else None
 
 
