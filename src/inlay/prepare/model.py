@@ -259,13 +259,15 @@ def where_taken(prepared: PreparedModel, feeds: Sequence[Mapping[str, np.ndarray
         CompileFailed, RunFailed, Crashed, TimedOut: the model does not run.
     """
     graph = prepared.graph
-    watched = {n.branch: v for n in reversed(graph.nodes) for v in n.outputs if n.branch and graph.is_float(v)}
-    left = dict(watched)
-    session = PiecewiseSession(prepared.emitter.base, prepared.store, [*watched.values()]) if watched else None
+    left = {n.branch: v for n in reversed(graph.nodes) for v in n.outputs if n.branch and graph.is_float(v)}
+    if not left:
+        return prepared
+    session = PiecewiseSession(prepared.emitter.base, prepared.store, [*left.values()])
     for feed in feeds:
-        if session is None or not left:
+        found = session.run(feed)
+        left = {branch: v for branch, v in left.items() if v not in found}
+        if not left:
             break
-        left = {branch: v for branch, v in left.items() if v not in session.run(feed)}
     untaken = frozenset(left)
     request = replace(prepared.request, untaken=untaken)
     return replace(prepared, request=request, units=_taken(prepared.units, graph, untaken))
@@ -273,7 +275,7 @@ def where_taken(prepared: PreparedModel, feeds: Sequence[Mapping[str, np.ndarray
 
 def _taken(units: tuple[Unit, ...], graph: Graph, untaken: frozenset[str]) -> tuple[Unit, ...]:
     def reason(branch: str) -> str:
-        return f"no sample takes this branch of {branch[1:]}, so that its ranges are not known"
+        return f"no sample takes this branch of {branch[1:]}, so its ranges are not known"
 
     branches = {u.name: graph.node(u.name).branch for u in units}
     return tuple(
