@@ -28,11 +28,11 @@ def best_orders(costs: Costs) -> Labels:
         order for s in costs.sources for order in (s.order, *(o for _, o in s.readers))
     )  # of which each is one that somebody wants
     orders = [order for order, _ in asked.most_common(_MOST_ORDERS)]
-    starts: list[dict[ir.Node, Order]] = [dict(best)]
-    if part.nodes and len(orders) > 1:
-        starts += [{n: o if costs.may(n, o) else was for n, was in part.nodes.items()} for o in orders]
+    if not part.nodes or len(orders) < 2:
+        return best
+    starts = [best, *({n: o if costs.may(n, o) else was for n, was in part.nodes.items()} for o in orders)]
     for labels in starts:
-        changed = len(orders) > 1
+        changed = True
         while changed:
             changed = False
             for order in orders:
@@ -57,27 +57,20 @@ class _Cut:
             self._edges.append((tail, head))
             self._capacities.append(capacity)
 
-    def all_into(self, head: int, tails: Iterable[int], capacity: float) -> None:
-        """Cost arises once where any of ``tails`` takes it and ``head`` does not."""
-        given = set(tails)
-        first = SOURCE if SOURCE in given else self._joint(given)
-        for tail in given if first not in (SOURCE, *given) else ():
-            self.add(tail, first, inf)
-        self.add(first, head, capacity)
+    def add_once(self, node: int, others: Iterable[int], end: int, capacity: float) -> None:
+        """Cost arises once where any of ``others`` is on the side of ``end`` and ``node`` is not."""
 
-    def from_to_all(self, tail: int, heads: Iterable[int], capacity: float) -> None:
-        """Cost arises once where ``tail`` takes it and any of ``heads`` does not."""
-        given = set(heads)
-        last = SINK if SINK in given else self._joint(given)
-        for head in given if last not in (SINK, *given) else ():
-            self.add(last, head, inf)
-        self.add(tail, last, capacity)
+        def add(near: int, far: int, capacity: float) -> None:
+            self.add(*((near, far) if end == SOURCE else (far, near)), capacity)
 
-    def _joint(self, given: set[int]) -> int:
-        if len(given) == 1:
-            return next(iter(given))
-        self.nodes += 1
-        return self.nodes - 1
+        given = set(others)
+        joint = end if end in given else min(given)
+        if len(given) > 1 and end not in given:
+            joint = self.nodes
+            self.nodes += 1
+            for other in given:
+                add(other, joint, inf)
+        add(joint, node, capacity)
 
     def taken(self) -> np.ndarray:
         """Which nodes are on the source's side; shape (nodes,), bool."""
@@ -101,6 +94,8 @@ def _expanded(costs: Costs, labels: Labels, offered: Order) -> dict[ir.Node, Ord
             cut.nodes += 1
             cut.add(place[node], SINK, costs.own(node, offered))
             cut.add(SOURCE, place[node], costs.own(node, order))
+    if cut.nodes == 2:  # nobody has a choice
+        return dict(labels)
     for source in costs.sources:
         groups: dict[Order, list[int]] = defaultdict(list)
         for reader, order in source.readers:
@@ -112,10 +107,10 @@ def _expanded(costs: Costs, labels: Labels, offered: Order) -> dict[ir.Node, Ord
         maker = place[source.maker] if source.maker is not None else SOURCE if made == offered else SINK
         price = source.bytes + TURN_BYTES
         if groups:
-            cut.all_into(maker, (p for group in groups.values() for p in group), price)
+            cut.add_once(maker, (p for group in groups.values() for p in group), SOURCE, price)
         for order, group in groups.items():
             if order != offered:
-                cut.from_to_all(maker if order == made else SOURCE, group, price)
+                cut.add_once(maker if order == made else SOURCE, group, SINK, price)
     taken = cut.taken()
     return {
         n: offered if place[n] != SINK and (place[n] == SOURCE or taken[place[n]]) else o for n, o in labels.items()
