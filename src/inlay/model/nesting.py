@@ -95,14 +95,8 @@ class _Nesting:
                 path = path if path in by else next(iter(by), path)
                 self._copy_to(place, node, path, by)
             self._path_of[place] = path
-            if is_flat(node):
-                half = (len(node.input) - 1) // 2
-                readers[node.input[0]].append(path)
-                for slot, value in enumerate(node.input[1:]):
-                    readers[value].append((*path, (node.name, slot // half)))
-                continue
-            for value in _reads(node):
-                readers[value] += [path, *(other for other, _ in self._added[place])]
+            for value, where in _reads_at(node, path):
+                readers[value] += [where, *(other for other, _ in self._added[place])]
         deepest: dict[str, _Path] = {}
         for place, node in enumerate(self._graph.node):
             path = self._path_of[place]
@@ -146,15 +140,8 @@ class _Nesting:
         for value in wanted:
             self._lift(value, 0)
         for place, node in enumerate(self._graph.node):
-            path = self._path_of[place]
-            if is_flat(node):
-                half = (len(node.input) - 1) // 2
-                self._lift_for(node.input[0], path)
-                for slot, value in enumerate(node.input[1:]):
-                    self._lift_for(value, (*path, (node.name, slot // half)))
-            else:
-                for value in _reads(node):
-                    self._lift_for(value, path)
+            for value, where in _reads_at(node, self._path_of[place]):
+                self._lift_for(value, where)
 
     def _type_of(self, value: str) -> int:
         """The element type of a value; where the model does not state it, that of what it is computed from."""
@@ -264,6 +251,17 @@ def _bodies(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     if attribute.type == onnx.AttributeProto.GRAPH:
         yield attribute.g
     yield from attribute.graphs
+
+
+def _reads_at(node: onnx.NodeProto, path: _Path) -> Iterator[tuple[str, _Path]]:
+    """What a node at ``path`` reads, and where: what branches of an If result in is read in them."""
+    if not is_flat(node):
+        yield from ((value, path) for value in _reads(node))
+        return
+    half = (len(node.input) - 1) // 2
+    yield node.input[0], path
+    for slot, value in enumerate(node.input[1:]):
+        yield value, (*path, (node.name, slot // half))
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:

@@ -62,8 +62,8 @@ class PiecewiseSession:
     ) -> None:
         self._branches = values_of_branches(proto).intersection(values)
         proto = nested(proto, values)
-        inside = set(values).difference(v for n in proto.graph.node for v in n.output)
-        self.values = [v for v in values if v not in inside or v in _given(proto)] if inside else list(values)
+        outside = {*_computed(proto), *(i.name for i in proto.graph.input), *(t.name for t in proto.graph.initializer)}
+        self.values = [v for v in values if v in outside]
         self._proto, self._store, self._quick = proto, store, quick
         self._briefly = briefly or quick
         self._whole: Session | None = None
@@ -234,10 +234,6 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
         extremes=extremes,
         joined=joined,
     )
-
-
-def _given(proto: onnx.ModelProto) -> set[str]:
-    return {i.name for i in proto.graph.input} | {t.name for t in proto.graph.initializer}
 
 
 def _computed(proto: onnx.ModelProto) -> list[str]:

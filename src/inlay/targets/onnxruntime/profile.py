@@ -109,21 +109,17 @@ def _parts_of_products(model: onnx.ModelProto, nodes: Mapping[str, onnx.NodeProt
     return found
 
 
-def _of_branches(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    for attribute in node.attribute if node.op_type == "If" else ():
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield from attribute.g.node
+def _branches(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    graphs = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return graphs if node.op_type == "If" else []
 
 
 def _in_branches(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """The nodes of a graph, and those in branches of its Ifs; bodies of loops run more than once."""
     for node in graph.node:
         yield node
-        for inner in _of_branches(node):
-            yield inner
-            for attribute in inner.attribute if inner.op_type == "If" else ():
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    yield from _in_branches(attribute.g)
+        for branch in _branches(node):
+            yield from _in_branches(branch)
 
 
 class Attribution:
@@ -144,7 +140,7 @@ class Attribution:
         self._product_of = _parts_of_products(model, self._nodes)
         self._public = public_names(model.graph)
         self._kernels = {n.name: n for n in ran}
-        self._within = {n.name: [i.name for i in _of_branches(n)] for n in ran if n.op_type == "If"}
+        self._within = {n.name: [i.name for branch in _branches(n) for i in branch.node] for n in ran}
         self._writer = {v: n for n in ran for v in n.output if v}
         self._readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in ran:
