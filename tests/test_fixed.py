@@ -57,12 +57,12 @@ def test_values(given: FixedValues, found: object) -> None:
         (["rate=1.5"], "cannot hold"),
         (["small=256"], "cannot hold"),
         (["scale=nan"], "cannot hold"),
-        (["rate=1,2"], "takes 1 numbers"),
+        (["rate=1,2"], "takes one number"),
         (["scale=1,2"], "takes 4 numbers"),
         (["x=1"], "--bind batch=N"),
         (["large=0"], "more than"),
         (["rate=1", "rate=2"], "already"),
-        ({"rate": "16000"}, "takes 1"),
+        ({"rate": "16000"}, "takes one number"),
     ],
 )
 def test_values_that_an_input_does_not_take(given: FixedValues, word: str) -> None:

@@ -46,5 +46,5 @@ def fixed_array(value: object, dtype: np.dtype[Any], dims: Sequence[int | str] |
 
 def shown(array: np.ndarray) -> str:
     """A value for people, as ``--fix`` takes it."""
-    numbers = [str(n).lower() if isinstance(n, bool) else f"{n}" for n in array.reshape(-1).tolist()]
+    numbers = [str(n).lower() for n in array.reshape(-1).tolist()]
     return ",".join(numbers) if len(numbers) <= 8 else ",".join(numbers[:8]) + ",…"

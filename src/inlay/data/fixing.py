@@ -79,7 +79,8 @@ def _of_input(array: np.ndarray, spec: InputSpec, said: str) -> np.ndarray:
     count = math.prod(shape)
     if array.size not in (1, count) or not count or count > _MOST or array.dtype.kind not in "fiub":
         many = f"; an input of more than {_MOST} is data" if count > _MOST else ""
-        raise UsageError(f"{said}: input {spec} takes {count} numbers, or one for all of them{many}")
+        numbers = "one number" if count == 1 else f"{count} numbers, or one for all of them"
+        raise UsageError(f"{said}: input {spec} takes {numbers}{many}")
     with np.errstate(all="ignore"):
         cast = array.astype(spec.dtype)
     exact = np.isfinite(cast).all() if spec.dtype.kind == "f" else np.array_equal(cast, array)

@@ -341,7 +341,7 @@ class Rules:
         """Why ``node`` cannot run in low precision here, or None when it can."""
         rule = self.rule(node)
         if node.domain == FLOW:
-            return "it chooses between branches, whose operators are decided by themselves"
+            return "it only chooses between branches; the operators in them are decided one by one"
         if rule is None:
             return self.barred or no_form_of(node.op_type)
         for condition in rule.conditions:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from inlay.data.fixed import shown
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.constants import NOT_FOLDED, Evaluate, fix_parts, fix_shapes, fold_constants, lift_constants
 from inlay.model.passes.names import free_name
@@ -38,8 +39,7 @@ def fix_inputs(model: ir.Model, values: Mapping[str, np.ndarray]) -> tuple[ir.Mo
             continue
         fixed += len(value.uses())
         value.replace_all_uses_with(add_constant(model.graph, f"{value.name}_fixed", array))
-        numbers = " ".join(str(n) for n in array.reshape(-1).tolist()[:8])
-        value.doc_string = f"fixed to {numbers}: the model computes the same whatever is fed"
+        value.doc_string = f"fixed to {shown(array)}: the model computes the same whatever is fed"
     return model, fixed
 
 
