@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from inlay.data import Samples, save_feeds
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import CompileFailed, Late, TargetError
+from inlay.errors import CompileFailed, TargetError
 from inlay.files import as_file_name
 from inlay.measure.client import Worker
 from inlay.measure.journal import Fact
@@ -139,18 +139,15 @@ class Comparison:
     def measure(self, files: Files) -> tuple[Table, Readings]:
         """The cells of all files that run, timed in fresh processes, and judged by samples that nothing has seen."""
         judged: _Judged = {}
-        rounds: list[Readings] = []
-        took_s = 0.0
-        while len(rounds) < policy.PROCESSES and not (rounds and self.left_s < took_s):
-            begun = self.asked.lab.clock()
+
+        def measured() -> Readings:
+            nonlocal judged
             with self._workers(files) as workers:
                 judged = judged or self._judged(workers, files, verify=True)
                 running = _only(files, {cell for cell, found in judged.items() if isinstance(found, Accuracy)})
-                rounds.append(self._time(workers, running, policy.BLOCKS, self.end))
-            took_s = self.asked.lab.clock() - begun
-            if rounds[-1].timing.is_exact:
-                break
-        readings = together(rounds)
+                return self._time(workers, running, policy.BLOCKS, self.end)
+
+        readings = in_fresh_processes(measured, self.end)
         return _cells(readings, judged), readings
 
     def look(self, files: Files) -> Table:
@@ -303,10 +300,20 @@ def _cells(readings: Readings, judged: _Judged) -> Table:
     return found
 
 
-def together(rounds: Sequence[Readings]) -> Readings:
-    """The blocks of several processes, of the cells that all of them have. Raises Late where there are none."""
-    if not rounds:
-        raise Late("the budget was spent before the files could be measured in fresh processes")
+def in_fresh_processes(measured: Callable[[], Readings], end: Deadline) -> Readings:
+    """The blocks of as many rounds as there is time for, of the cells that all of them have; exact ones need but one.
+
+    Args:
+        measured: starts processes, and reads all files in them.
+        end: after which no further round may last.
+    """
+    rounds, took_s = list[Readings](), 0.0
+    while len(rounds) < policy.PROCESSES and not (rounds and end.left < took_s):
+        begun = end.clock()
+        rounds.append(measured())
+        took_s = end.clock() - begun
+        if rounds[-1].timing.is_exact:
+            break
     shared = [c for c in rounds[0].cells if all(c in r.cells for r in rounds)]
     parts = [each.timing.only([each.cells.index(c) for c in shared]) for each in rounds]
     failed = {cell: why for each in rounds for cell, why in each.failed.items()}

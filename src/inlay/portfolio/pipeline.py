@@ -19,12 +19,12 @@ import numpy as np
 
 from inlay.errors import Late, ModelError
 from inlay.files import refuse_overwriting
-from inlay.measure.client import Worker, usual_limit
+from inlay.measure.client import usual_limit
 from inlay.measure.lab import Lab, measuring
 from inlay.measure.panel import Readings, time_in_turn
 from inlay.model.load import file_sha256, load
 from inlay.portfolio import policy
-from inlay.portfolio.comparing import together
+from inlay.portfolio.comparing import in_fresh_processes
 from inlay.portfolio.parts import Tuned, check_asked, feed_of, shares_of, target_asked, tune_each
 from inlay.portfolio.pipeline_result import FILES, PartResult, PipelineResult
 from inlay.portfolio.points import Choice
@@ -231,7 +231,6 @@ def _measured(
     parts: Sequence[Tuned], choice: Sequence[int], files: Path, call: _Call
 ) -> tuple[Readings, dict[str, str]]:
     """Readings of all models, given and chosen, in fresh processes; and facts of the target. Raises Late."""
-    lab, left = call.lab, call.held.deadline.earlier(policy.WRITING_S)
     cells: dict[str, dict[str, Artifact]] = {}
     for each, at in zip(parts, choice, strict=True):
         rows = {GIVEN: Artifact(each.file.path.resolve(), each.file.sha256)}
@@ -240,19 +239,17 @@ def _measured(
             rows[_CHOSEN] = Artifact(path, file_sha256(path))
         cells[each.part.name] = rows
     feeds, slot_ns = {each.part.name: each.feed for each in parts}, TuneConfig().protocol.slot_ns
-    rounds, took_s, facts = list[Readings](), 0.0, dict[str, str]()
-    while len(rounds) < policy.PROCESSES and not (rounds and left.left < took_s):
-        begun = lab.clock()
+    end, facts = call.held.deadline.earlier(policy.WRITING_S), dict[str, str]()
+
+    def measured() -> Readings:
         with contextlib.ExitStack() as opened:
-            workers: dict[str, Worker] = {
-                name: opened.enter_context(lab.start(call.spec, call.held.work, usual_limit)) for name in cells
+            workers = {
+                name: opened.enter_context(call.lab.start(call.spec, call.held.work, usual_limit)) for name in cells
             }
-            facts = dict(next(iter(workers.values())).fingerprint.facts)
-            found = time_in_turn(workers, cells, feeds, policy.BLOCKS, slot_ns, call.rng, lambda: left.left, lab.clock)
+            facts.update(next(iter(workers.values())).fingerprint.facts)
+            found = time_in_turn(workers, cells, feeds, policy.BLOCKS, slot_ns, call.rng, lambda: end.left, end.clock)
         for (_, name), why in found.failed.items():
             raise ModelError(f"{name}: {why}")
-        rounds.append(found)
-        took_s = lab.clock() - begun
-        if found.timing.is_exact:
-            break
-    return together(rounds), facts
+        return found
+
+    return in_fresh_processes(measured, end), facts
