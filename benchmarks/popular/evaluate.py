@@ -14,10 +14,8 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.popular import models
-from benchmarks.popular.task import EVALUATION, OWN, SAMPLES, TRUTH, Records, Task, session
+from benchmarks.popular.task import EVALUATION, OWN, SAMPLES, TRUTH, Task, read_records, save_records, session
 
 MEASURE = "measure"
 """The score's name."""
@@ -32,10 +30,6 @@ def options(task: Task, folder: Path) -> tuple[str, ...]:
     return "--evaluate", f"{program} {{model}}", direction, "--max-drop", f"{task.bound:g}"
 
 
-def _records(task: Task, model: Path, own: Path) -> Records:
-    return task.judge(session(model), own)
-
-
 def main() -> None:
     """Print the measure as JSON."""
     task, folder, model = models.TASKS[sys.argv[1]], *map(Path, sys.argv[2:4])
@@ -44,11 +38,9 @@ def main() -> None:
     if not known.exists():
         own.mkdir(exist_ok=True)
         shutil.copyfile(folder / SAMPLES, own / EVALUATION)
-        np.savez(known, **{str(i): r for i, r in enumerate(_records(task, folder / "model.onnx", own))})
-    with np.load(known, allow_pickle=False) as archive:
-        floats = [archive[str(i)] for i in range(len(archive.files))]
-    found = _records(task, model, own)
-    print(json.dumps({MEASURE: task.value([task.pair(a, b) for a, b in zip(found, floats, strict=True)])}))
+        save_records(known, task.judge(session(folder / "model.onnx"), own))
+    both = zip(task.judge(session(model), own), read_records(known), strict=True)
+    print(json.dumps({MEASURE: task.value([task.pair(a, b) for a, b in both])}))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.popular import models
-from benchmarks.popular.task import session
+from benchmarks.popular.task import read_records, save_records, session
 
 LIMIT_S = 1200.0
 
@@ -35,15 +35,13 @@ def records(name: str, folder: Path, model: Path, threads: int) -> list[np.ndarr
     if done.returncode or not out.exists():
         lines = [t for t in done.stderr.splitlines() if t.strip()]
         raise OSError(" ".join((lines[-1] if lines else f"exit code {done.returncode}").split())[:300])
-    with np.load(out, allow_pickle=False) as archive:
-        return [archive[str(i)] for i in range(len(archive.files))]
+    return read_records(out)
 
 
 def main() -> None:
     """Judge in this process."""
     name, folder, model, out, threads = sys.argv[1], *map(Path, sys.argv[2:5]), int(sys.argv[5])
-    found = models.TASKS[name].judge(session(model, threads), folder)
-    np.savez(out, **{str(i): record for i, record in enumerate(found)})
+    save_records(out, models.TASKS[name].judge(session(model, threads), folder))
 
 
 if __name__ == "__main__":

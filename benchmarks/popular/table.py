@@ -15,7 +15,7 @@ Row = dict[str, Any]
 def table(rows: list[Row]) -> Row:
     """Rows, and the geometric mean of what Inlay delivers over the best feasible of what people have, and over float.
 
-    A row whose delivered file is outside its bound counts as the float model: nobody could use the file.
+    Rows whose delivered file is outside its bound do not count: nobody could use the file.
     """
     done = [r for r in rows if r.get("over_best") is not None and r["feasible"]]
     return {

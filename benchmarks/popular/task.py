@@ -120,6 +120,17 @@ def truth_of(folder: Path, unseen: bool) -> Path:
     return where / TRUTH
 
 
+def save_records(path: Path, records: Iterable[np.ndarray]) -> None:
+    """One array for each sample, of whatever shape."""
+    np.savez(path, **{str(i): record for i, record in enumerate(records)})
+
+
+def read_records(path: Path) -> list[np.ndarray]:
+    """What :func:`save_records` wrote."""
+    with np.load(path, allow_pickle=False) as archive:
+        return [archive[str(i)] for i in range(len(archive.files))]
+
+
 def first_outputs(model: Session, folder: Path) -> list[np.ndarray]:
     """The first output on each feed of the evaluation."""
     return [model.run(None, feed)[0] for feed in feeds(folder / EVALUATION)]

