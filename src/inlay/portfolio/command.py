@@ -83,15 +83,17 @@ def _of_pipeline(result: PipelineResult) -> Iterator[str | Table]:
         yield f"{result.doubt}."
     yield f"{counted(len(result.parts), 'model')} of {result.pipeline} on {result.spec.name}"
     yield ""
+    unit = unit_of(result.facts)
     head = ("model", "runs", "share", "latency", "speed-up", "SQNR", "delivered")
-    yield Table("<>>>>><", [head, *(_part_row(part, result.unit) for part in result.parts)], indent=2)
+    yield Table("<>>>>><", [head, *(_part_row(part, unit) for part in result.parts)], indent=2)
     yield ""
     changed = sum(part.origin != ORIGINAL for part in result.parts)
-    before = "" if result.ms is None else f"{result.ms:.3f} {result.unit}"
+    before = "" if result.ms is None else f"{result.ms:.3f} {unit}"
     if changed:
-        took = before and f" ({before} -> {_faster(result.ms, result.speedup, result.unit)} for all runs)"
-        gained = f"{shown_ratio(result.speedup)} over the given models together{took}"
-        yield f"Verdict: {gained}{' (estimated)' * result.estimated}: {changed} of {len(result.parts)} changed."
+        took = before and f" ({before} -> {_faster(result.ms, result.speedup, unit)} for all runs)"
+        estimated = " (estimated)" if is_estimate(result.facts) else ""
+        gained = f"{shown_ratio(result.speedup)} over the given models together{took}{estimated}"
+        yield f"Verdict: {gained}: {changed} of {len(result.parts)} changed."
     else:
         yield f"Verdict: the given models{before and f' ({before} for all runs)'}: nothing faster keeps the bound."
     if result.said:

@@ -9,7 +9,7 @@ from typing import Any
 
 from inlay.installed import __version__
 from inlay.run.result import NO_DOUBT, Doubt, exit_code, speedup_json
-from inlay.targets.base import TargetSpec, is_estimate, unit_of
+from inlay.targets.base import TargetSpec
 from inlay.trial import Interval
 
 FILES = "pipeline"
@@ -103,16 +103,6 @@ class PipelineResult:
     def exit_code(self) -> int:
         """Of the command: 3 where the bound is not shown and nobody accepted that."""
         return exit_code(False, str(self.doubt), self.accept_unproven)
-
-    @property
-    def unit(self) -> str:
-        """Of all times."""
-        return unit_of(self.facts)
-
-    @property
-    def estimated(self) -> bool:
-        """Whether the target computes its figures, and measures none."""
-        return is_estimate(self.facts)
 
     def as_json(self) -> dict[str, Any]:
         """The content of ``result.json``: stable keys."""

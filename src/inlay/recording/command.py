@@ -14,8 +14,8 @@ from inlay.cli.answer import JSON, answer
 from inlay.cli.options import options_of
 from inlay.cli.terminal import Table
 from inlay.recording import api
-from inlay.recording.gather import Recording, tuning
-from inlay.recording.pipeline import PIPELINE
+from inlay.recording.gather import Recording
+from inlay.recording.pipeline import PIPELINE, relative
 from inlay.trial import counted
 
 record_app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -69,12 +69,9 @@ def recorded(found: Recording) -> Iterator[str | Table]:
     for each in found.models:
         for note in each.notes:
             yield f"  {each.part.name}: {note}."
-    for model, data in tuning(found):
-        yield f"  inlay tune {shlex.quote(_here(model))} --data {shlex.quote(_here(data))}"
+    for each in found.models:
+        if each.part.data is not None:
+            paths = each.part.model, found.folder / each.part.data
+            model, data = (shlex.quote(relative(path, Path.cwd())) for path in paths)
+            yield f"  inlay tune {model} --data {data}"
     yield f"  Wrote {found.folder / PIPELINE}."
-
-
-def _here(path: Path) -> str:
-    """``path`` as seen from the working directory, where it lies in it."""
-    whole, here = path.resolve(), Path.cwd()
-    return str(whole.relative_to(here) if whole.is_relative_to(here) else whole)

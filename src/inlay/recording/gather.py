@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -208,10 +208,3 @@ def _stacked(feeds: Sequence[Feed]) -> dict[str, np.ndarray]:
     while any(f"{name}_{0:0{width}}" in feeds[0] for name in feeds[0]):
         width += 1
     return {f"{name}_{i:0{width}}": array for i, feed in enumerate(feeds) for name, array in feed.items()}
-
-
-def tuning(recording: Recording) -> Iterator[tuple[Path, Path]]:
-    """Each model with its samples, where it has some."""
-    for each in recording.models:
-        if each.part.data is not None:
-            yield each.part.model, recording.folder / each.part.data

@@ -58,7 +58,7 @@ class Pipeline:
         """Write ``pipeline.yaml`` into ``folder``, and return its path."""
         models = []
         for part in self.parts:
-            said: dict[str, Any] = {"name": part.name, "model": _relative(part.model, folder)}
+            said: dict[str, Any] = {"name": part.name, "model": relative(part.model, folder)}
             said |= {"sha256": part.sha256} if part.sha256 else {}
             said |= {} if part.data is None else {"data": part.data}
             said["runs"] = int(part.runs) if part.runs == int(part.runs) else part.runs
@@ -113,7 +113,7 @@ def _number(value: object, name: str, where: str) -> float:
     return float(value)
 
 
-def _relative(path: Path, folder: Path) -> str:
+def relative(path: Path, folder: Path) -> str:
     """``path`` as seen from ``folder``, where it lies in it; else whole."""
-    inside = path.resolve().is_relative_to(folder.resolve())
-    return str(path.resolve().relative_to(folder.resolve())) if inside else str(path.resolve())
+    whole, folder = path.resolve(), folder.resolve()
+    return str(whole.relative_to(folder) if whole.is_relative_to(folder) else whole)

@@ -115,7 +115,7 @@ class Recorder:
                 self._quietly(lambda: self._refused(taken))
                 raise
             took_ns = time.perf_counter_ns() - begun
-            self._quietly(lambda: self._count(session, 1, took_ns))
+            self._quietly(lambda: self._count(session, took_ns))
             return done
 
         return run
@@ -129,7 +129,7 @@ class Recorder:
 
             def done(*results: Any) -> Any:
                 took_ns = time.perf_counter_ns() - begun
-                self._quietly(lambda: self._count(session, 1, took_ns))
+                self._quietly(lambda: self._count(session, took_ns))
                 return then(*results)
 
             if at == "callback":
@@ -198,9 +198,9 @@ class Recorder:
             if taken is not None:
                 taken[0].drop(taken[1])
 
-    def _count(self, session: Any, runs: int, took_ns: int) -> None:
+    def _count(self, session: Any, took_ns: int) -> None:
         with self._lock:
-            self._model_of(session).count(runs, took_ns, 0)
+            self._model_of(session).count(1, took_ns, 0)
 
     def _model_of(self, session: Any) -> FedModel:
         key = self._digests.get(session)
