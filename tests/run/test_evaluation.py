@@ -26,6 +26,7 @@ from inlay.run.evaluation.judging import EVALUATION, ScoreFound, Verdict, evalua
 from inlay.run.evaluation.relation import Point, fitted
 from inlay.testing import Builder
 from inlay.trial import Failed, noise_of
+from tests.support.runtime import run_plain
 
 null = pytest.mark.usefixtures("null_in_process")
 
@@ -39,6 +40,18 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def deep(tmp_path: Path) -> Path:
+    """Four layers, whose noise adds up."""
+    b = Builder()
+    y = b.input("x", (1, 3, 12, 12))
+    for name in "abc":
+        y = b.conv(name, y, 8, relu=True)
+    b.output(b.conv("d", y, 8))
+    onnx.save(b.model(), path := tmp_path / "deep.onnx")
+    return path
+
+
 def samples(count: int = 6) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     return [{"x": rng.random((1, 3, 12, 12), np.float32)} for _ in range(count)]
@@ -47,6 +60,12 @@ def samples(count: int = 6) -> list[dict[str, np.ndarray]]:
 def pairs_in(path: str) -> int:
     """How many activations a model quantizes."""
     return sum(n.op_type == "QuantizeLinear" for n in onnx.load(path).graph.node)
+
+
+def outputs_of(path: str | Path) -> np.ndarray:
+    """Of all samples, each node run as it is written."""
+    loaded = onnx.load(path)
+    return np.stack([next(iter(run_plain(loaded, feed).values())) for feed in samples()])
 
 
 def tuned(model: Path, evaluate: Any, **more: Any) -> tuple[inlay.TuneResult, dict[str, Any]]:
@@ -206,37 +225,47 @@ def test_one_model_says_how_much_but_not_how_sure() -> None:
 
 
 @null
-def test_a_run_keeps_to_the_evaluation(model: Path) -> None:
-    """Each quantized activation costs 0.02: of three, one may be quantized."""
-    asked: list[int] = []
+def test_a_run_keeps_to_the_evaluation(deep: Path) -> None:
+    """It refuses full INT8, and what is delivered without it: more stays in float, not all."""
+    float_outputs, asked = outputs_of(deep), dict[int, float]()
 
-    def top1(path: str) -> float:
-        asked.append(pairs_in(path))
-        return 0.9 - 0.02 * asked[-1]
+    def mse(path: str | Path) -> float:
+        error = outputs_of(path) - float_outputs
+        return 1e3 * float(np.square(error).mean() / np.square(float_outputs).mean())
 
-    result, data = tuned(model, top1, max_drop=0.05)
-    assert asked[:2] == [0, 0], "the given model, twice"
+    def evaluate(path: str) -> dict[str, float]:
+        asked[pairs_in(path)] = mse(path)
+        return {"mse": asked[pairs_in(path)]}
+
+    options = {"task": "none", "max_measurements": 8}
+    free, _ = tuned(deep, None, out=deep.parent / "free", **options)
+    most = 0.7 * mse(free.model_path)
+    result, data = tuned(deep, evaluate, max_drop=most, **options)
+    given, full = list(asked)[:2]
+    assert (given, full) == (0, max(asked)), "the given model, and full INT8 before the search"
+    assert asked[full] > most
+    assert 0 < pairs_in(str(result.model_path)) < pairs_in(str(free.model_path)) <= full
+    assert result.best.speedup.low > 1.0
     found = data["best"]["evaluation"]
-    assert found["evaluator"] == "top1"
-    assert found["scores"][0]["fall"] <= 0.05
-    assert found["scores"][0]["fall"] == pytest.approx(0.02 * pairs_in(str(result.model_path)))
-    assert "top1" in result.summary()
-    assert any("top1 " in str(line) for line in render.verdict(result))
-    before = len(asked)
-    again, _ = tuned(model, top1, max_drop=0.05)
-    assert len(asked) == before, "the journal knows all of it"
+    assert found["scores"][0]["fall"] == pytest.approx(mse(result.model_path))
+    assert found["scores"][0]["fall"] <= most
+    assert "mse" in result.summary()
+    assert any("mse " in str(line) for line in render.verdict(result))
+    asked.clear()
+    again, _ = tuned(deep, evaluate, max_drop=most, **options)
+    assert not asked, "the journal knows all of it"
     assert again.best.output_sha256 == result.best.output_sha256
 
 
 @null
 def test_what_the_evaluation_refuses_is_not_delivered(model: Path) -> None:
-    """Negative control of the former: everything that is quantized is refused, and without the evaluation it is not."""
+    """Whatever is quantized is refused."""
     result, data = tuned(model, lambda path: {"WER": 0.1 if not pairs_in(path) else 0.3}, max_drop=0.05)
     assert pairs_in(str(result.model_path)) == 0
     assert any("WER gets worse by 0.2, from 0.1 to 0.3" in note for note in result.notes)
     assert any("WER gets worse" in why for why in data["search"]["rejected"].values())
     free, _ = tuned(model, None, out=model.parent / "free", min_sqnr=10.0)
-    assert pairs_in(str(free.model_path)) > 0
+    assert pairs_in(str(free.model_path)) > 0, "without the evaluation it is not"
 
 
 @null
