@@ -19,10 +19,11 @@ import inlay
 from inlay.cli import render
 from inlay.errors import DataError, UsageError
 from inlay.measure.journal import Journal
+from inlay.quant.bound import EvaluationBound
 from inlay.quant.evaluation import Evaluation, Score
 from inlay.report.page import accuracy_words
 from inlay.run.evaluation.evaluator import ModelEvaluator, evaluator_of
-from inlay.run.evaluation.judging import EVALUATION, ScoreFound, Verdict, evaluated_fall
+from inlay.run.evaluation.judging import EVALUATED_DB, EVALUATION, EvaluationJudge, ScoreFound, Verdict, evaluated_fall
 from inlay.run.evaluation.relation import Point, fitted
 from inlay.testing import Builder
 from inlay.trial import Failed, noise_of
@@ -339,6 +340,29 @@ def test_a_name_that_is_missing_later(model: Path) -> None:
     assert any("no longer returns AUC" in note for note in result.notes)
 
 
+def test_a_score_whose_name_begins_like_another_has_a_relation_of_its_own(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.sqlite", {"version": "test"})
+    for name, value in (("given", 0.9), ("some", 0.8)):
+        journal.record_fact(EVALUATION.of(name), Evaluation({"top1": Score(value), "top1 accuracy": Score(0.9)}))
+    journal.record_fact(EVALUATED_DB.of("some"), 20.0)
+    evaluator = evaluator_of(lambda path: 0.9)
+    assert evaluator is not None
+    judge = EvaluationJudge(
+        evaluator=evaluator,
+        bound=EvaluationBound("mine"),
+        given=tmp_path,
+        place=tmp_path,
+        journal=journal,
+        budget_s=np.inf,
+        clock=time.monotonic,
+        seed=0,
+    )
+    judge.recall("some")
+    falls = {relation.name: [p.fall for p in relation.points] for relation, _ in judge.relations()}
+    assert falls == {"top1": [pytest.approx(0.1)], "top1 accuracy": [0.0]}
+    journal.close()
+
+
 def test_the_journal_tells_select_how_far_scores_fell(tmp_path: Path) -> None:
     """In the direction that was recorded; scores without one do not count."""
     journal = Journal(tmp_path / "run.sqlite", {"version": "test"})
@@ -367,7 +391,7 @@ def test_the_page_says_what_the_evaluation_found() -> None:
         ({"metric": "top1-agreement"}, "one of them"),
         ({"higher_is_better": True, "lower_is_better": True}, "--higher-is-better or --lower-is-better"),
         ({"at_least": ["top1"]}, "--min top1: give name=value"),
-        ({"at_least": {"a": 1.0}, "at_most": {"a": 2.0}}, "one of both"),
+        ({"at_least": {"a": 1.0}, "at_most": {"a": 2.0}}, "one of the two"),
         ({"no_bound": True, "at_most": {"a": 2.0}}, "--no-bound contradicts"),
         ({"evaluate": None, "at_least": {"a": 1.0}}, "--min needs --evaluate"),
     ],

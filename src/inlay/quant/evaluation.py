@@ -184,7 +184,7 @@ def allowed(bound: EvaluationBound, found: Evaluation, spread: Mapping[str, floa
     Args:
         bound: what was asked for.
         found: the given model's scores.
-        spread: of each score between two calls with the same model.
+        spread: of each score between two calls with the same model, by which it may fall less.
 
     Raises:
         UsageError: the given model itself is outside the bound, a name is unknown, or no score has a direction; or the
@@ -201,12 +201,13 @@ def allowed(bound: EvaluationBound, found: Evaluation, spread: Mapping[str, floa
         if higher is None:
             continue
         drop = None if bound.is_free else _drop(bound, name, score.value, higher)
-        if drop is not None and spread.get(name, 0.0) > drop:
+        differs = spread.get(name, 0.0)
+        if drop is not None and differs > drop:
             raise UsageError(
                 f"{who} gives {name} values that differ by {spread[name]:.3g} for one and the same model, more than "
                 f"the {drop:.3g} that it may get worse: fix its seeds, or allow more by --max-drop"
             )
-        result.append(Allowed(name, higher, score.value, drop))
+        result.append(Allowed(name, higher, score.value, None if drop is None else drop - differs))
     if not result:
         raise UsageError(
             f"{who} returns {', '.join(found.scores)}: say whether that is better by --higher-is-better or "
@@ -303,7 +304,7 @@ def _value_or_each(found: Any, who: str, name: str) -> tuple[float, np.ndarray |
     except OverflowError:
         value = math.inf
     except Exception:  # an object of any library
-        raise DataError(f"{who} must return numbers, but {name} is a {type(found).__name__}") from None
+        raise DataError(f"{who} must return numbers, but {name} is of type {type(found).__name__}") from None
     if not math.isfinite(value):
         raise DataError(f"{who}: {name} is {value}; it must be a finite number")
     return value, None

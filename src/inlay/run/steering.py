@@ -65,6 +65,5 @@ def _by_full_int8(session: Session, given: Given, model: Calibrated, full: Place
         return DEFAULT_MIN_SQNR_DB
     if not verdict.breaks:
         return min(DEFAULT_MIN_SQNR_DB, accuracy.sqnr_db - accuracy.margin_db - 0.1)
-    wanted = [r.least_db(_SPARE * drop) for r, drop in evaluation.relations() if drop is not None and drop > 0.0]
-    needed = max((db for db in wanted if np.isfinite(db)), default=DEFAULT_MIN_SQNR_DB)
-    return float(np.clip(needed, accuracy.sqnr_db + 1.0, max(_MOST_DB, accuracy.sqnr_db + 1.0)))
+    needed, least = evaluation.needs_db(_SPARE), accuracy.sqnr_db + 1.0
+    return float(np.clip(DEFAULT_MIN_SQNR_DB if needed is None else needed, least, max(_MOST_DB, least)))

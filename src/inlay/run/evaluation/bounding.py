@@ -52,7 +52,9 @@ def _evaluation_bound(options: TuneOptions, evaluator: ModelEvaluator | None) ->
         raise UsageError("give --higher-is-better or --lower-is-better; of single scores, --min and --max say which")
     both = next((name for name, _ in least if name in dict(most)), None)
     if both is not None:
-        raise UsageError(f"--min {both} and --max {both}: one of both says in which direction it is better")
+        raise UsageError(
+            f"--min {both} and --max {both}: give one of the two, which says in which direction it is better"
+        )
     return EvaluationBound(
         evaluator.name,
         None if options.max_drop is None else parse_share(str(options.max_drop)),

@@ -38,11 +38,11 @@ _GIVEN, _AGAIN = "given", "given again"
 _TWICE = 0.1
 """Share of the budget that a second evaluation of the given model may take."""
 _LEAST_S, _TIMES = 30.0, 5.0
-"""An evaluation is ended behind so many seconds, and so many times what the longest one took."""
+"""An evaluation is ended after so many seconds, and so many times what the longest one took."""
 _STEP_DB, _LEAST_STEP_DB = 3.0, 0.5
 """What the next model is to have beyond one that is outside the bound: half the noise; or less, where it is known."""
 _FIRST = 0.5
-"""Share of what is left of the budget behind which the first one is ended."""
+"""Share of what is left of the budget after which the first one is ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class EvaluationJudge:
         budget_s: seconds of the whole command; infinite without a limit.
         clock: of the run.
         seed: of the draws of intervals.
-        points: models that were evaluated, by score and name.
+        points: models that were evaluated, by the names of score and model.
         asked: seconds that evaluations of models besides the given one took in this session.
     """
 
@@ -173,7 +173,7 @@ class EvaluationJudge:
     budget_s: float
     clock: Clock
     seed: int
-    points: dict[str, Point] = field(default_factory=dict)
+    points: dict[tuple[str, str], Point] = field(default_factory=dict)
     asked: list[float] = field(default_factory=list)
 
     def begin(self, end: Deadline) -> None:
@@ -262,8 +262,8 @@ class EvaluationJudge:
         scores = tuple(self._score(each, known) for each in self.allowed)
         for score in scores:
             error = 0.0 if score.statement is None else _error(score.name, self.of_given, known)
-            self.points[f"{score.name} {name}"] = Point(sqnr_db, score.fall, error)
-        return Verdict(evaluator=self.evaluator.name, scores=scores, needs_db=self.needs_db)
+            self.points[score.name, name] = Point(sqnr_db, score.fall, error)
+        return Verdict(evaluator=self.evaluator.name, scores=scores, needs_db=self.needs_db())
 
     @property
     def own(self) -> Verdict:
@@ -275,28 +275,27 @@ class EvaluationJudge:
         """How each score falls with noise, and what is allowed, as far as models were evaluated."""
         found = []
         for each in self.allowed:
-            points = [p for key, p in self.points.items() if key.startswith(f"{each.name} ")]
+            points = [p for (score, _), p in self.points.items() if score == each.name]
             relation = fitted(each.name, points)
             if relation is not None:
                 found.append((relation, each.drop))
         return found
 
-    @property
-    def needs_db(self) -> float | None:
-        """SQNR that the allowed falls ask for; None where no model says so."""
-        asked = [r.least_db(drop) for r, drop in self.relations() if drop is not None]
+    def needs_db(self, share: float = 1.0) -> float | None:
+        """SQNR that a share of the allowed falls asks for; None where no model says so."""
+        asked = [r.least_db(share * drop) for r, drop in self.relations() if drop is not None]
         known = [db for db in asked if np.isfinite(db)]
         return max(known, default=None)
 
     def notes(self) -> list[str]:
         """What people should know of the evaluation besides its verdicts."""
         found = []
-        told = {name: spread for name, spread in self.spread.items() if spread > 0.0}
-        for name, spread in told.items():
-            found.append(
-                f"--evaluate {self.evaluator.name} changes its mind: {name} of one and the same model differed by "
-                f"{spread:.3g}, by which its bound was made narrower"
-            )
+        for name, spread in self.spread.items():
+            if spread > 0.0:
+                found.append(
+                    f"--evaluate {self.evaluator.name} changes its mind: {name} of one and the same model differed by "
+                    f"{spread:.3g}, by which its bound was made narrower"
+                )
         if not self.spread:
             seconds = f"{self.of_given.seconds:.3g} s"
             found.append(f"--evaluate takes {seconds}: whether it gives one model the same scores twice was not tried")
@@ -321,16 +320,15 @@ class EvaluationJudge:
         return self.evaluator.run(model, limit_s, self.place)
 
     def _score(self, each: Allowed, found: Evaluation) -> ScoreFound:
-        score, spread = found.scores[each.name], self.spread.get(each.name, 0.0)
-        drop = None if each.drop is None else each.drop - spread
+        score = found.scores[each.name]
         pairs, rng = paired(each, self.of_given.scores[each.name], score), np.random.default_rng(self.seed)
         return ScoreFound(
             name=each.name,
             value=score.value,
             of_float=each.value,
             fall=each.loss(score.value),
-            allowed=drop,
-            statement=None if pairs is None else state_metric(pairs, drop, rng, self.clock),
+            allowed=each.drop,
+            statement=None if pairs is None else state_metric(pairs, each.drop, rng, self.clock),
         )
 
 
