@@ -75,10 +75,9 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
             f"{each.latency_ms:.3f} {unit})"
         )
     yield from _size(result)
-    accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
-    yield f"  Accuracy: {accuracy}; bound: {result.bound}."
-    judged = best.verification or best.selection
-    yield from _in_task(judged, _where(judged, best.verification is not None))
+    judged, verified = best.verification or best.selection, best.verification is not None
+    yield f"  Accuracy: {_accuracy(judged, verified)}; bound: {result.bound}."
+    yield from _in_task(judged, _where(judged, verified))
     if best.statement is not None:
         yield f"  New samples: {best.statement}."
     if best.metric_statement is not None:

@@ -226,9 +226,10 @@ class Verifier:
         evaluated, wanted_db = found.evaluated, None
         if evaluated is not None and evaluated.breaks:
             lacking = evaluated.lacks_db(found.searched_db)
-            known, wanted_db = (
-                (known, found.searched_db + lacking) if lacking else (Failed("evaluate", evaluated.why), None)
-            )
+            if lacking:
+                wanted_db = found.searched_db + lacking
+            else:
+                known = Failed("evaluate", evaluated.why)
         self._known[entry.key] = known
         self._rejected.append(Rejected(entry.candidate, known, wanted_db))
 
