@@ -207,15 +207,13 @@ class Judge:
         Raises:
             DataError: the metric fails.
         """
-        metric, labels = self._metric, self._labels
-        if metric is None:
+        metric, labels, in_float = self._metric, self._labels, self.float_metric
+        if metric is None or in_float is None:
             return None
         ours, outputs = self._for_metric(outputs)
         hits = [hits_of(metric, each, ours, labels) for each in (ours, outputs)]
 
-        def value(of: Sequence[Outputs], chosen: np.ndarray | None = None) -> float:
-            if chosen is None:
-                return value_of(metric, of, ours, labels)
+        def value(of: Sequence[Outputs], chosen: np.ndarray) -> float:
             picked, truth = [of[i] for i in chosen], [ours[i] for i in chosen]
             return value_of(metric, picked, truth, None if labels is None else labels[chosen])
 
@@ -226,11 +224,11 @@ class Judge:
             pairs = zip(outputs, ours, strict=True)
             counts = np.array([metric.counts([got], [want]) for got, want in pairs]).reshape(-1, 2)
             drop_of = partial(_lost_share, counts)
-        found = value(outputs)
+        found = value_of(metric, outputs, ours, labels)
         return Pairs(
             name=str(self._bound.metric),
             value=found,
-            drop=value(ours) - found,
+            drop=in_float - found,
             samples=len(outputs),
             hits=(hits[0], hits[1]) if hits[0] is not None and hits[1] is not None and hits[0].size else None,
             is_agreement=isinstance(metric, Agreement),
