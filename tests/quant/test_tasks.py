@@ -351,7 +351,7 @@ def test_sound_is_compared_by_its_spectrum() -> None:
     assert task is not None
     assert task.name == "sound"
     (shorter,) = task.told([{"audio": y["audio"][:, :-300]} for y in reference], reference)
-    assert shorter.lost == 0.0, "compared is what they have in common"
+    assert shorter.lost == 0.0, "only what both have is compared"
     losses = [task.told(noisy(reference, db), reference)[0].lost for db in (60, 40, 10)]
     assert 0.0 < losses[0] < losses[1] < losses[2]
     assert task.told(noisy(reference, 0.0), reference)[0].broken

@@ -150,7 +150,7 @@ def _in_task(accuracy: Accuracy, where: str) -> Iterator[str]:
     if broken(accuracy.figures):
         yield f"  WARNING: {broken(accuracy.figures)}."
     if accuracy.reshaped:
-        yield f"  Lengths: {accuracy.reshaped}; compared is what they have in common."
+        yield f"  Lengths: {accuracy.reshaped}; only what both have is compared."
 
 
 def _where(accuracy: Accuracy, verified: bool) -> str:

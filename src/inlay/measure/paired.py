@@ -34,7 +34,7 @@ _STANDARD_ERRORS = 3.0  # by which a gain must be exceeded: one false accept in 
 _MIN_FREEDOM = 4  # degrees of freedom below which an estimated deviation may be small by chance
 _MOMENTS = 0.45
 """Standard deviations of a block in one of a moment, where other processes compute: what they do to caches, memory and
-clock for tens of seconds is in all blocks of a moment alike. Of 26 whole runs beside load, each with a long measurement
+clock for tens of seconds is in all blocks of a moment alike. Of 27 whole runs beside load, each with a long measurement
 directly behind it (``benchmarks/one_story.py``): deviations of 2.6 % that their blocks, of 5.9 %, do not explain."""
 _MIN_EXCESS = 1e-12  # least excess of a log-ratio: rounding errors are no gain
 _MAX_EXACT_PAIRS = 50  # up to which the exact null distribution is used; the normal approximation is good beyond
