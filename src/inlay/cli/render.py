@@ -229,8 +229,6 @@ def quantized(done: Quantized) -> Iterator[str]:
         yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are useless. Give --data."
     if done.random:
         yield f"  {done.random[0].upper()}{done.random[1:]}."
-    if done.frozen:
-        yield f"  It accepts no sizes other than {done.frozen}: its shapes are fixed."
     for note in done.inputs:
         yield f"  {note[0].upper()}{note[1:]}."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:

@@ -1,6 +1,8 @@
-"""What people should know of inputs that decide branches: those that are fixed, and those that could be."""
+"""What people should know of inputs: the values and sizes that are fixed, and values that decide branches alone."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,12 +15,13 @@ _MOST = 8
 """Numbers of an input that is suggested to be fixed."""
 
 
-def fixed_note(file: ModelFile) -> str:
-    """The values that a written model is for; empty where it is for any."""
+def limit_notes(file: ModelFile, frozen: str) -> Iterator[str]:
+    """What a written model is for alone: the values of inputs that were fixed, and the sizes, ``frozen``, if any."""
     fixed = [f"{s.name}={shown(s.fixed)}" for s in input_specs(file.model) if s.fixed is not None]
-    if not fixed:
-        return ""
-    return f"the written model is for {', '.join(fixed)} only: whatever else a program feeds there has no effect"
+    if fixed:
+        yield f"the written model is for {', '.join(fixed)} only: whatever else a program feeds there has no effect"
+    if frozen:
+        yield f"the written model accepts no sizes other than {frozen}: its shapes are fixed"
 
 
 def fixable_notes(file: ModelFile, samples: Samples) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from inlay.run.confirm.earlier import kept_or
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of
-from inlay.run.input_notes import fixable_notes, fixed_note
+from inlay.run.input_notes import fixable_notes, limit_notes
 from inlay.run.inputs import TuneRequest
 from inlay.run.outcome.assemble import assemble, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
@@ -275,8 +275,7 @@ def _result(
         interrupted=ended.interrupted,
         cuts=(*cut_short, *filter(None, [lost.cut])),
         joined=[note for each in search.strategies.joined.values() for note in each.notes(trials)],
-        frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
-        fixed=fixed_note(inputs.file),
+        limits=[*limit_notes(inputs.file, model.prepared.normalized.model.metadata_props.get(METADATA, ""))],
         fixable=fixable_notes(inputs.file, inputs.samples),
         why_slow=why_slow,
         elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint.named_facts),

@@ -29,7 +29,7 @@ from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
 from inlay.quant.tasks.recognize import task_of
-from inlay.run.input_notes import fixable_notes, fixed_note
+from inlay.run.input_notes import fixable_notes, limit_notes
 from inlay.run.instant.by_costs import INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, QuantizeRequest
 from inlay.run.machine_costs import read_costs
@@ -74,7 +74,7 @@ class Quantized:
         given_quantized: the given model was quantized itself; ``accuracy`` is against it as it was given.
         own_precision: what the target computes float32 operators in, where that is something else, for people.
         random: what people should know of a model that draws random numbers.
-        inputs: what people should know of inputs that are fixed to a value, or could be.
+        inputs: what people should know of inputs whose values or sizes are fixed, or could be.
     """
 
     path: Path
@@ -170,6 +170,7 @@ def quantize(
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     warned = elsewhere(rules, lambda: worker.fingerprint.named_facts) or ("" if known is None else known.warning)
     own_file = unchanged and prepared.extraction is not None
+    frozen = prepared.normalized.model.metadata_props.get(METADATA, "")
     return Quantized(
         path=out,
         sha256=file_sha256(out),
@@ -182,7 +183,7 @@ def quantize(
         leftovers=() if prepared.extraction is None else prepared.extraction.leftovers,
         by_costs=how,
         warning="; ".join(filter(None, [*file.notes, changed, warned])),
-        frozen=prepared.normalized.model.metadata_props.get(METADATA, ""),
+        frozen=frozen,
         robustness=loss,
         samples=len(samples),
         asked_db=DEFAULT_MIN_SQNR_DB if bound_db is None else bound_db,
@@ -191,7 +192,7 @@ def quantize(
         given_quantized=prepared.extraction is not None,
         own_precision="" if own is None else str(own),
         random=random_note(file.model),
-        inputs=(*filter(None, [fixed_note(file)]), *fixable_notes(file, samples)),
+        inputs=(*limit_notes(file, frozen), *fixable_notes(file, samples)),
     )
 
 

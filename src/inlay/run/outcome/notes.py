@@ -55,8 +55,7 @@ def notes_for(
     bound: Bound,
     own_precision: str = "",
     joined: Sequence[str] = (),
-    frozen: str = "",
-    fixed: str = "",
+    limits: Sequence[str] = (),
     fixable: Sequence[str] = (),
     elsewhere: str = "",
     random: str = "",
@@ -86,7 +85,7 @@ def notes_for(
         *(() if own_precision else _signal_notes(confirmed, anchors, imported)),
         *_silent_notes(confirmed),
         *_integer_notes(units),
-        *_frozen_notes(confirmed, frozen, fixed),
+        *(note for note in limits if confirmed.best.origin != ORIGINAL),
         *fixable,
         *_float_notes(confirmed, units, anchors, why_slow, not_timed, unsearched),
         *_rewrite_notes(confirmed, rewrites),
@@ -106,13 +105,6 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
         yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
     elif not verified:
         yield "there were too few samples to hold some back: the accuracy is that of samples that the search has seen"
-
-
-def _frozen_notes(confirmed: Confirmed, frozen: str, fixed: str) -> Iterator[str]:
-    if fixed and confirmed.best.origin != ORIGINAL:
-        yield fixed
-    if frozen and confirmed.best.origin != ORIGINAL:
-        yield f"the written model accepts no sizes other than {frozen}: its shapes are fixed"
 
 
 def _stress_notes(losses: Losses, bound: Bound, best: Best) -> Iterator[str]:
