@@ -259,6 +259,7 @@ def test_a_run_keeps_to_the_evaluation(deep: Path) -> None:
 
 
 @null
+@pytest.mark.exhaustive
 def test_what_the_evaluation_refuses_is_not_delivered(model: Path) -> None:
     """Whatever is quantized is refused."""
     result, data = tuned(model, lambda path: {"WER": 0.1 if not pairs_in(path) else 0.3}, max_drop=0.05)
