@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inlay.testing import Builder, small_model
 from tests.support.attention import attention
-from tests.support.shuffles import shuffle
 
 
 def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
@@ -37,7 +36,6 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "residual": _residual(),
         "patches": _patches(),
         "few outputs": _few_outputs(),
-        "channel shuffle": _channel_shuffle(),
         "upsampling": _upsampling(),
         "full tile rows": _full_tile_rows(),
         "short rows": _short_rows(),
@@ -203,18 +201,6 @@ def _patches() -> onnx.ModelProto:
 def _few_outputs() -> onnx.ModelProto:
     b = Builder()
     b.output(b.conv("conv", b.input("x", (1, 8, 20, 24)), 3))
-    return b.model()
-
-
-def channel_shuffle(b: Builder, x: str, size: int = 12) -> str:
-    """A shuffle of 8 channels between a function and a strided depthwise convolution, and a grouped one behind."""
-    y = shuffle(b, b.node("relu", "Relu", [x]), (1, 8, size, size), 2)
-    return b.conv("grouped", b.conv("depthwise", y, 8, group=8, stride=2), 8, kernel=1, group=2)
-
-
-def _channel_shuffle() -> onnx.ModelProto:
-    b = Builder()
-    b.output(channel_shuffle(b, b.input("x", (1, 8, 12, 12))))
     return b.model()
 
 

@@ -20,7 +20,6 @@ from inlay.targets.ort_web.install import packages
 from inlay.targets.ort_web.target import OrtWebTarget
 from inlay.testing import Builder, TargetTestCase
 from tests.support.float_rewrite_models import float_rewrite_models, table_before_a_product
-from tests.support.shuffles import shuffle
 
 
 def transposed_between_convs() -> onnx.ModelProto:
@@ -52,15 +51,6 @@ def pool_between_convs() -> onnx.ModelProto:
     return b.model()
 
 
-def groups_between_convs() -> onnx.ModelProto:
-    """Convolutions of few groups, one of them behind a shuffle."""
-    b = Builder()
-    x = b.conv("first", b.input("x", (1, 3, 8, 8)), 8)
-    x = b.conv("apart", shuffle(b, x, (1, 8, 8, 8), 4), 12, kernel=1, group=2)
-    b.output(b.conv("last", b.conv("other", x, 6, kernel=1, group=3), 4))
-    return b.model()
-
-
 class TestNull(TargetTestCase):
     def target(self) -> Target:
         return NullTarget()
@@ -81,7 +71,6 @@ class TestOrtCpu(TargetTestCase):
             "table of embeddings": table_before_a_product(),
             "hard swish": swish_between_convs(),
             "rounded up pool": pool_between_convs(),
-            "groups": groups_between_convs(),
         }
         return {**super().rewrite_models(), **own}
 
@@ -99,9 +88,6 @@ class TestOpenVinoCpu(TargetTestCase):
         pytest.importorskip("openvino", reason="the extra openvino is not installed")
         return OpenVinoCpuTarget(precision="f32")
 
-    def rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
-        return {**super().rewrite_models(), "groups": groups_between_convs()}
-
     def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
         models = float_rewrite_models()
         return {
@@ -112,7 +98,6 @@ class TestOpenVinoCpu(TargetTestCase):
                 "normalization of rows",
                 "patches",
                 "few outputs",
-                "channel shuffle",
                 "upsampling",
                 "counted padding",
                 "mean of all rows",

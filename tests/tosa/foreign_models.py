@@ -11,7 +11,6 @@ from inlay.testing import Builder
 from inlay.testing.models import large_image_model, recurrent_model, small_model, upsampling_model
 from tests.support.attention import attention
 from tests.support.float_rewrite_models import (
-    channel_shuffle,
     fused_transformer,
     halves,
     normalization,
@@ -156,7 +155,6 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "keep additions apart from normalizations": between_products(_residual),
         "fold the patches of an image into Conv": between_convs(patches),
         "compute few outputs in blocks": between_convs(_few_outputs, 20),
-        "settle channel shuffles": between_convs(channel_shuffle),
         "multiply by constants in place of Resize": between_convs(upsampling),
         "write out constants along short rows": _short_rows(),
         "join stacked values": _stacked(),
@@ -179,6 +177,5 @@ def rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "float weight": upsampling_model(),
         "float kernel": between_convs(_rounded_up_pool),
         "upright weight": small_model(),
-        "joined groups": between_convs(channel_shuffle),
         "quantized table": table_before_a_product(),
     }

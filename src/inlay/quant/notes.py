@@ -40,7 +40,6 @@ _STEPS: Mapping[str, Callable[[np.ndarray, Any], np.ndarray]] = {
     "reshape": lambda array, shape: array.reshape(shape),
     "transpose": lambda array, order: array.transpose(order),
     "flip": lambda array, axes: np.flip(array, axes),
-    "diagonal": lambda array, axes: np.diagonal(array, 0, *axes),  # becomes the last axis
     "crop": lambda array, bounds: array[tuple(slice(*b) for b in bounds)],
 }
 

@@ -26,7 +26,6 @@ from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused
 from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.targets.passes.image_patches import fold_focus
 from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
-from inlay.targets.passes.shuffles import settle_shuffles
 from inlay.targets.passes.upsampling import TO_THE_END, Worth, multiply_upsampling
 
 _UPSAMPLING = Worth(products=40, of_few=200, readers=TO_THE_END, few=3)
@@ -119,12 +118,6 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         fold_focus,
         "slices and a Concat move the whole image twice before the first Conv",
         "yolox_nano",
-    ),
-    FloatRewrite(
-        "settle channel shuffles",
-        settle_shuffles,
-        "a shuffle moves the whole image; a convolution holds it for nothing, and behind a stride it moves a quarter",
-        "ShuffleNet v1",
     ),
     FloatRewrite(
         "compute few outputs in blocks",

@@ -20,7 +20,6 @@ from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused_apart
 from inlay.targets.passes.image_patches import fold_focus
 from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
-from inlay.targets.passes.shuffles import settle_shuffles
 from inlay.targets.passes.upsampling import TO_THE_END, Worth, multiply_upsampling
 
 _UPSAMPLING = Worth(products=40, of_few=200, scale=4, readers=TO_THE_END, few=4)
@@ -56,12 +55,6 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         fold_focus,
         "slices and a Concat move the whole image twice before the first Conv",
         "yolox_nano in float: 35.8 against 39.2 ms",
-    ),
-    FloatRewrite(
-        "settle channel shuffles",
-        settle_shuffles,
-        "a shuffle moves the whole image; a convolution holds it for nothing, and behind a stride it moves a quarter",
-        "ShuffleNet v1 in bfloat16: 2.96 against 3.28 ms",
     ),
     FloatRewrite(
         "compute few outputs in blocks",

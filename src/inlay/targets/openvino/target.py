@@ -46,10 +46,9 @@ def capabilities() -> Capabilities:
     from inlay.targets.openvino.idle_pairs import IdlePairs
     from inlay.targets.openvino.quantized_states import QuantizedStates
     from inlay.targets.openvino.rules import OPS, rules_for
-    from inlay.targets.rewrites.joined_groups import JoinedGroups
 
     moving = frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})
-    rewrites = JoinedGroups(), QuantizedStates(), IdlePairs(moving)
+    rewrites = QuantizedStates(), IdlePairs(moving)
     return Capabilities(rules_for(), float_rewrites_for(cpu_flags()), rewrites)
 
 

@@ -20,7 +20,6 @@ from inlay.targets.onnxruntime.rewrites.saturating_hard_sigmoid import Saturatin
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
 from inlay.targets.onnxruntime.rewrites.transposed_conv import TransposedConv
 from inlay.targets.onnxruntime.rewrites.upright_weight import UprightWeight
-from inlay.targets.rewrites.joined_groups import JoinedGroups
 
 __all__ = [
     "DynamicLstm",
@@ -28,7 +27,6 @@ __all__ = [
     "Float8Pairs",
     "FloatKernel",
     "FloatWeight",
-    "JoinedGroups",
     "NonzeroZeroPoint",
     "QuantizedTable",
     "RowTiling",
@@ -56,7 +54,6 @@ def rewrites_for(absorbed: Collection[str], cache_bytes: int) -> tuple[Rewrite, 
         SaturatingHardSigmoid(),
         FloatWeight(),
         FloatKernel(),
-        JoinedGroups(),
         NonzeroZeroPoint(),
         TransposedConv(fused),
         RowTiling.for_cache(cache_bytes, fused, blocked),
