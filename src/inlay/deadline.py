@@ -13,15 +13,10 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment on a clock.
+    """A moment on a clock."""
 
-    Attributes:
-        at: seconds of the clock; infinite where there is no limit.
-        clock: returns seconds.
-    """
-
-    at: float = math.inf
-    clock: Clock = time.monotonic
+    at: float = math.inf  # seconds of the clock; infinite where there is no limit
+    clock: Clock = time.monotonic  # returns seconds
 
     @property
     def left(self) -> float:

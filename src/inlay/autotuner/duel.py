@@ -18,16 +18,12 @@ MOST_FAILED = 8
 
 @dataclass(frozen=True)
 class Duel:
-    """Readings of the incumbent and a candidate, in turns.
+    """Readings of the incumbent and a candidate, in turns."""
 
-    Attributes:
-        turns: how often each is to be measured.
-        first_ms: the candidate's promising reading that led to the duel; chosen for being small, it decides nothing.
-        incumbent_ms, candidate_ms: readings so far.
-    """
-
-    turns: int
+    turns: int  # how often each is to be measured
+    # the candidate's promising reading that led to the duel; chosen for being small, it decides nothing
     first_ms: float = math.nan
+    # incumbent_ms, candidate_ms: readings so far
     incumbent_ms: tuple[float, ...] = ()
     candidate_ms: tuple[float, ...] = ()
 

@@ -22,17 +22,11 @@ PRECISE = 1.05
 
 @dataclass(frozen=True)
 class FinalComparison:
-    """Readings of the float model and of the incumbent, in turns.
+    """Readings of the float model and of the incumbent, in turns."""
 
-    Attributes:
-        duel: the readings; the candidate in it is the incumbent of the search, and the other one the float model.
-        waiting: whether a reading is awaited.
-        failures: failed readings in a row.
-    """
-
-    duel: Duel
-    waiting: bool = False
-    failures: int = 0
+    duel: Duel  # the readings; the candidate in it is the incumbent of the search, and the other one the float model
+    waiting: bool = False  # whether a reading is awaited
+    failures: int = 0  # failed readings in a row
 
     @property
     def tuned_next(self) -> bool:

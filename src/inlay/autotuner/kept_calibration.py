@@ -30,17 +30,11 @@ _HEAD = "calibration"  # the member that is no weight's: their names hold "|"
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What candidates are written with.
+    """What candidates are written with."""
 
-    Attributes:
-        table: the quantization parameters.
-        rounding: which weights the table does not round to nearest.
-        digest: identifies both.
-    """
-
-    table: QParamsTable
-    rounding: Rounding
-    digest: str
+    table: QParamsTable  # the quantization parameters
+    rounding: Rounding  # which weights the table does not round to nearest
+    digest: str  # identifies both
 
 
 def beside(state: Path) -> Path:

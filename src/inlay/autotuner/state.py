@@ -60,39 +60,25 @@ class SchemeRecord:
 
 @dataclass(frozen=True)
 class Pending:
-    """A generated scheme that waits for a latency.
+    """A generated scheme that waits for a latency."""
 
-    Attributes:
-        index: of its record.
-        proposal: its placement.
-        measured: the placement whose latency is to be submitted next: the scheme's, or in a duel the incumbent's; None
-            until ``generate`` says whose turn it is.
-        duel: the turns against the incumbent, after a promising first reading.
-        failures: failed readings in a row.
-    """
-
-    index: int
-    proposal: Proposal
+    index: int  # of its record
+    proposal: Proposal  # its placement
+    # the placement whose latency is to be submitted next: the scheme's, or in a duel the incumbent's; None until
+    # `generate` says whose turn it is
     measured: Placement | None
-    duel: Duel | None = None
-    failures: int = 0
+    duel: Duel | None = None  # the turns against the incumbent, after a promising first reading
+    failures: int = 0  # failed readings in a row
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The region that is being profiled.
+    """The region that is being profiled."""
 
-    Attributes:
-        signature: of its pattern.
-        before: the incumbent and its latency in ms when the region was started.
-        records: schemes generated so far; the first is the one that the region started from.
-        pending: the scheme that waits for a latency.
-    """
-
-    signature: str
-    before: tuple[Incumbent, float | None]
-    records: tuple[SchemeRecord, ...]
-    pending: Pending | None = None
+    signature: str  # of its pattern
+    before: tuple[Incumbent, float | None]  # the incumbent and its latency in ms when the region was started
+    records: tuple[SchemeRecord, ...]  # schemes generated so far; the first is the one that the region started from
+    pending: Pending | None = None  # the scheme that waits for a latency
 
     @property
     def incumbent_index(self) -> int:
@@ -102,29 +88,22 @@ class Profile:
 
 @dataclass(frozen=True)
 class TunerState:
-    """All that a step-by-step search knows besides what its strategy knows.
+    """All that a step-by-step search knows besides what its strategy knows."""
 
-    Attributes:
-        baseline_ms, incumbent_ms: latencies of the float model and of the incumbent, as read last in turns with
-            another; None before the first.
-        variance: of the readings in duels.
-        profiled: number of schemes measured, by signature of the finished patterns.
-        profile: the region that is being profiled, or None.
-        carried: a promising scheme of the region before whose duel is not over, with its record; or None.
-        finished: schemes of the finished patterns, by signature; their placements follow from the schemes.
-        failures: number of failed readings, by reason.
-        final: the comparison after the last region, or None.
-    """
-
+    # baseline_ms, incumbent_ms: latencies of the float model and of the incumbent, as read last in turns with another;
+    # None before the first
     baseline_ms: float | None = None
     incumbent_ms: float | None = None
-    variance: PooledVariance = field(default_factory=PooledVariance)
+    variance: PooledVariance = field(default_factory=PooledVariance)  # of the readings in duels
+    # number of schemes measured, by signature of the finished patterns
     profiled: Mapping[str, int] = field(default_factory=dict)
-    profile: Profile | None = None
+    profile: Profile | None = None  # the region that is being profiled, or None
+    # a promising scheme of the region before whose duel is not over, with its record; or None
     carried: tuple[SchemeRecord, Pending] | None = None
+    # schemes of the finished patterns, by signature; their placements follow from the schemes
     finished: Mapping[str, tuple[SchemeRecord, ...]] = field(default_factory=dict)
-    failures: Mapping[str, int] = field(default_factory=dict)
-    final: FinalComparison | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)  # number of failed readings, by reason
+    final: FinalComparison | None = None  # the comparison after the last region, or None
 
     @property
     def pending(self) -> Pending | None:

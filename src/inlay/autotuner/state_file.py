@@ -102,43 +102,27 @@ def _duel_data(duel: Duel) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SavedState:
-    """What a search can continue from.
+    """What a search can continue from."""
 
-    Attributes:
-        known: all but the region at hand.
-        placement: the incumbent.
-        cache: the schemes measured, and those given, by pattern.
-        searches: what was tried, by pattern (:meth:`inlay.patterns.evolve.PatternSearch.to_data`).
-        proposed: digests of the placements that need not be proposed again.
-        region: the region at hand, or a scheme that is carried; None between regions.
-    """
-
-    known: TunerState
-    placement: Placement
-    cache: PatternCache
-    searches: Mapping[str, Any]
-    proposed: tuple[str, ...]
-    region: _Region | None
+    known: TunerState  # all but the region at hand
+    placement: Placement  # the incumbent
+    cache: PatternCache  # the schemes measured, and those given, by pattern
+    searches: Mapping[str, Any]  # what was tried, by pattern (`to_data`)
+    proposed: tuple[str, ...]  # digests of the placements that need not be proposed again
+    region: _Region | None  # the region at hand, or a scheme that is carried; None between regions
 
 
 @dataclass(frozen=True)
 class _Region:
-    """The region at hand; with an empty signature only the scheme that is carried to the next one.
-
-    Attributes:
-        before: placement, speedup and latency of the incumbent when the region was started.
-        records: schemes generated so far, without their placements.
-        pending: index of the scheme that waits for a latency; None without one.
-        duel: of that scheme; None before its first reading.
-        placement: of that scheme; None without one.
-    """
+    """The region at hand; with an empty signature only the scheme that is carried to the next one."""
 
     signature: str
+    # placement, speedup and latency of the incumbent when the region was started
     before: tuple[Placement, float | None, float | None]
-    records: tuple[SchemeRecord, ...]
-    pending: int | None
-    duel: Duel | None
-    placement: Placement | None
+    records: tuple[SchemeRecord, ...]  # schemes generated so far, without their placements
+    pending: int | None  # index of the scheme that waits for a latency; None without one
+    duel: Duel | None  # of that scheme; None before its first reading
+    placement: Placement | None  # of that scheme; None without one
 
 
 def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:

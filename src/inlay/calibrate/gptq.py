@@ -34,15 +34,10 @@ Readers = Mapping[str, tuple[Window, ...]]
 
 @dataclass(frozen=True)
 class Found:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        rounding: of the weights for which there was time, in the usual type; of other types, each of them whole.
-        in_time: these are all.
-    """
-
-    rounding: Rounding
-    in_time: bool
+    rounding: Rounding  # of the weights for which there was time, in the usual type; of other types, each of them whole
+    in_time: bool  # these are all
 
 
 def round_weights(
@@ -118,23 +113,14 @@ def weights_alone(prepared: PreparedModel, qtype: QType) -> Placement:
 
 @dataclass(frozen=True, eq=False)
 class _Weight:
-    """A weight to be rounded.
+    """A weight to be rounded."""
 
-    Attributes:
-        key: its name, and the type.
-        array: the weight.
-        params: its qparams in that type.
-        limit: largest magnitude of its integers.
-        transposed: its inputs are its last dimension.
-        windows: what its operators read.
-    """
-
-    key: tuple[str, QType]
-    array: np.ndarray
-    params: QParams
-    limit: int
-    transposed: bool
-    windows: Sequence[Window]
+    key: tuple[str, QType]  # its name, and the type
+    array: np.ndarray  # the weight
+    params: QParams  # its qparams in that type
+    limit: int  # largest magnitude of its integers
+    transposed: bool  # its inputs are its last dimension
+    windows: Sequence[Window]  # what its operators read
 
     @classmethod
     def of(cls, graph: Graph, table: QParamsTable, value: str, qtype: QType, windows: Sequence[Window]) -> _Weight:

@@ -53,27 +53,18 @@ LEAST_PATIENCE_S = 60.0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observed:
-    """Histograms of the calibration samples.
+    """Histograms of the calibration samples."""
 
-    Attributes:
-        histograms: by value name.
-        digest: identifies all of them.
-        samples: that were observed.
-        ranged: the histograms that ranges are taken from: all of them, or those of one half of the samples.
-        halves: histograms of the first and of the second half of the samples.
-        stressed: they know how far variations of the samples reach.
-        positions: what of them is padding, which is not counted.
-        mask: the input that was asked to tell; as of :class:`~inlay.data.Samples`.
-    """
-
-    histograms: Mapping[str, Histogram]
-    digest: str
-    samples: int
+    histograms: Mapping[str, Histogram]  # by value name
+    digest: str  # identifies all of them
+    samples: int  # that were observed
+    # the histograms that ranges are taken from: all of them, or those of one half of the samples
     ranged: Mapping[str, Histogram]
+    # histograms of the first and of the second half of the samples
     halves: tuple[Mapping[str, Histogram], Mapping[str, Histogram]]
-    stressed: bool = False
-    positions: Positions = field(default_factory=Positions)
-    mask: str = AUTO_MASK
+    stressed: bool = False  # they know how far variations of the samples reach
+    positions: Positions = field(default_factory=Positions)  # what of them is padding, which is not counted
+    mask: str = AUTO_MASK  # the input that was asked to tell; as of `Samples`
 
     def half(self, index: int) -> Observed:
         """The same with ranges of one half of the samples (0 or 1), which the other half can validate.
@@ -221,17 +212,12 @@ def reach_of(model: Stored, limits: Mapping[str, Range], positions: Positions, f
 
 @dataclass(frozen=True, eq=False)
 class _Some:
-    """Some of a model's values over the samples.
+    """Some of a model's values over the samples."""
 
-    Attributes:
-        job: what :func:`observe_part` takes: the model, limits of each of these values, and what of them is padding.
-        feeds: all samples.
-        halved: histograms of the first and of the second half of them, of these values and others.
-    """
-
+    # what `observe_part` takes: the model, limits of each of these values, and what of them is padding
     job: tuple[Stored, Mapping[str, Range], Positions]
-    feeds: Sequence[Feed]
-    halved: Sequence[Histograms]
+    feeds: Sequence[Feed]  # all samples
+    halved: Sequence[Histograms]  # histograms of the first and of the second half of them, of these values and others
 
     def observe(self, order: Sequence[int], until: Deadline) -> int:
         """Observe samples in this order; how many there was time for."""
@@ -310,20 +296,14 @@ class _Some:
 
 @dataclass
 class _Pace:
-    """How fast samples are observed.
+    """How fast samples are observed."""
 
-    Attributes:
-        each_s: seconds that one takes; 0 as long as nobody knows.
-        warm: whether that was found out here; otherwise the answers that begin with building the model, one from each
-            helper, are not counted.
-        seen: samples that were answered.
-        since: when those began that count.
-    """
-
-    each_s: float = 0.0
+    each_s: float = 0.0  # seconds that one takes; 0 as long as nobody knows
+    # whether that was found out here; otherwise the answers that begin with building the model, one from each helper,
+    # are not counted
     warm: bool = False
-    seen: int = 0
-    since: float = 0.0
+    seen: int = 0  # samples that were answered
+    since: float = 0.0  # when those began that count
 
     @property
     def most(self) -> int:

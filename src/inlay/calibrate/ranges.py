@@ -46,24 +46,16 @@ Options = Mapping[str, Mapping[Method, QParams]]
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """The outcome.
+    """The outcome."""
 
-    Attributes:
-        methods: by domain; all domains of the probe.
-        before_db, after_db: SQNR of the worst output on the samples that chose, at the start and at the end.
-        runs: of probe models.
-        complete: nothing was left to try; otherwise time ran out before.
-        cut: the deadline came before that time, so that a faster or less busy machine would have tried more.
-        probe: number of the one that they were chosen for.
-    """
-
-    methods: Mapping[str, Method]
+    methods: Mapping[str, Method]  # by domain; all domains of the probe
+    # before_db, after_db: SQNR of the worst output on the samples that chose, at the start and at the end
     before_db: float
     after_db: float
-    runs: int
-    complete: bool
-    cut: bool = False
-    probe: int = 0
+    runs: int  # of probe models
+    complete: bool  # nothing was left to try; otherwise time ran out before
+    cut: bool = False  # the deadline came before that time, so that a faster or less busy machine would have tried more
+    probe: int = 0  # number of the one that they were chosen for
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,27 +65,19 @@ class RangeTask:
     With ``headroom``, every sample is run twice: as it is, and scaled up. Values scaled up by a factor are rounded and
     clipped like the given ones in ranges that are narrower by this factor, and that is how it is simulated. It tells a
     range that other samples would exceed, at the expense of the outputs, from one where that does not matter.
-
-    Attributes:
-        options: for each of ``feeds``; preferably from other samples than that one.
-        own_noise: by domain, the error that each method causes at the values themselves, relative to their power. Of
-            groups with equal effects, those that could gain most are tried first.
-        feeds: samples; the first ones choose, some of the others must agree.
-        reference: the float model's outputs for each of them.
-        seconds: rough limit.
-        clock: returns seconds; read once for each run, so that it may count them.
-        headroom: by domain, the share by which other samples may exceed the calibration samples.
-        until: when it must end in any case.
     """
 
-    options: Sequence[Options]
+    options: Sequence[Options]  # for each of `feeds`; preferably from other samples than that one
+    # by domain, the error that each method causes at the values themselves, relative to their power. Of groups with
+    # equal effects, those that could gain most are tried first.
     own_noise: Mapping[str, Mapping[Method, float]]
-    feeds: Sequence[Feed]
-    reference: Reference
-    seconds: float
-    clock: Callable[[], float]
+    feeds: Sequence[Feed]  # samples; the first ones choose, some of the others must agree
+    reference: Reference  # the float model's outputs for each of them
+    seconds: float  # rough limit
+    clock: Callable[[], float]  # returns seconds; read once for each run, so that it may count them
+    # by domain, the share by which other samples may exceed the calibration samples
     headroom: Mapping[str, float] = field(default_factory=dict)
-    until: Deadline = NEVER
+    until: Deadline = NEVER  # when it must end in any case
 
 
 def choose_ranges(probes: Sequence[RangeProbe], method: Method, task: RangeTask) -> Ranges:

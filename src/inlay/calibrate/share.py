@@ -28,24 +28,16 @@ from inlay.types import GRAPH_OUTPUT
 
 @dataclass(frozen=True)
 class Sharing:
-    """The decision about one operator.
+    """The decision about one operator."""
 
-    Attributes:
-        node: its name.
-        share: its values have the same qparams; otherwise its inputs are requantized.
-        reason: why, for people.
-        loss_db: fidelity that other readers of its inputs lose by sharing.
-        share_cost: cost of sharing, lost fidelity included, in the unit of the target's cost table; infinite where a
-            kernel of the target cannot take the shared range.
-        requantize_cost: cost of requantizing, in the same unit.
-    """
-
-    node: str
-    share: bool
-    reason: str
-    loss_db: float
+    node: str  # its name
+    share: bool  # its values have the same qparams; otherwise its inputs are requantized
+    reason: str  # why, for people
+    loss_db: float  # fidelity that other readers of its inputs lose by sharing
+    # cost of sharing, lost fidelity included, in the unit of the target's cost table; infinite where a kernel of the
+    # target cannot take the shared range
     share_cost: float
-    requantize_cost: float
+    requantize_cost: float  # cost of requantizing, in the same unit
 
 
 def choose_sharing(

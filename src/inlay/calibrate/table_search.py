@@ -32,32 +32,21 @@ from inlay.types import Placement, QParams, QType
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CalibrationTask:
-    """What qparams are chosen for, and by what.
+    """What qparams are chosen for, and by what."""
 
-    Attributes:
-        prepared: the model.
-        observed: histograms.
-        placement: all that may be quantized.
-        feeds: calibration samples; without any (or with random ones, which say nothing about ranges) one method serves
-            for all.
-        score: of tables and placements, on samples of no scene that the second half of ``feeds`` shows.
-        min_sqnr_db: the accuracy constraint in dB, or None.
-        methods: to choose from; earlier ones win ties.
-        fixed: qparams that replace the computed ones.
-        stress_score: as ``score``, on variations of its samples, where ``observed`` knows how far variations reach:
-            then ranges that these overrun are widened where that pays.
-        products: the part of ``placement`` in which operators with weights read low precision, and nothing else does.
-    """
-
-    prepared: PreparedModel
-    observed: Observed
-    placement: Placement
+    prepared: PreparedModel  # the model
+    observed: Observed  # histograms
+    placement: Placement  # all that may be quantized
+    # calibration samples; without any (or with random ones, which say nothing about ranges) one method serves for all
     feeds: Sequence[Feed]
-    score: Score
-    min_sqnr_db: float | None = None
-    methods: Sequence[Method] = METHODS
-    fixed: FixedQParams | None = None
+    score: Score  # of tables and placements, on samples of no scene that the second half of `feeds` shows
+    min_sqnr_db: float | None = None  # the accuracy constraint in dB, or None
+    methods: Sequence[Method] = METHODS  # to choose from; earlier ones win ties
+    fixed: FixedQParams | None = None  # qparams that replace the computed ones
+    # as `score`, on variations of its samples, where `observed` knows how far variations reach: then ranges that these
+    # overrun are widened where that pays
     stress_score: Score | None = None
+    # the part of `placement` in which operators with weights read low precision, and nothing else does
     products: Placement = field(default_factory=Placement)
 
     def second_half(self, choice: CalibrationChoice) -> QParamsTable:
@@ -67,25 +56,15 @@ class CalibrationTask:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableSearch:
-    """What all comparisons of tables share, and the choice so far.
+    """What all comparisons of tables share, and the choice so far."""
 
-    Attributes:
-        task: the model, histograms and what scores tables.
-        placement: what is quantized.
-        choice: how qparams are made so far; its method also decides what is shared.
-        feeds: samples, alternating between the first and the second half of all.
-        exact: outputs of the float model for these samples.
-        clock: returns seconds.
-        until: when range selection is cut short.
-    """
-
-    task: CalibrationTask
-    placement: Placement
-    choice: CalibrationChoice
-    feeds: Sequence[Feed]
-    exact: ExactOutputs
-    clock: Callable[[], float]
-    until: Deadline = NEVER
+    task: CalibrationTask  # the model, histograms and what scores tables
+    placement: Placement  # what is quantized
+    choice: CalibrationChoice  # how qparams are made so far; its method also decides what is shared
+    feeds: Sequence[Feed]  # samples, alternating between the first and the second half of all
+    exact: ExactOutputs  # outputs of the float model for these samples
+    clock: Callable[[], float]  # returns seconds
+    until: Deadline = NEVER  # when range selection is cut short
 
     @cached_property
     def domains(self) -> Mapping[str, str]:

@@ -54,29 +54,18 @@ def _method(name: str) -> Method:
 
 @dataclass(frozen=True)
 class CalibrationChoice:
-    """How the qparams of one run are made. It is journaled, so that a run that is continued has the same ones.
+    """How the qparams of one run are made. It is journaled, so that a run that is continued has the same ones."""
 
-    Attributes:
-        method: of calibration, for all domains but those in ``chosen``; it also decides what is shared.
-        chosen: another method, by the domains of :func:`domains_of`.
-        weight_error_means: what quantized biases make up for.
-        flipped: operators for which the target measured the opposite decision about sharing one scale to be better.
-        scores: SQNR in dB of each method alone.
-        report: what was found, for people.
-        cut: what the deadline left out, for people; empty where a faster machine would have chosen the same.
-        rounded: digest of ``rounding``, which is kept beside the choice.
-        rounding: which weights are not rounded to nearest.
-    """
-
-    method: Method
-    chosen: Mapping[str, Method] = field(default_factory=dict)
-    weight_error_means: WeightErrorMeans = field(default_factory=dict)
+    method: Method  # of calibration, for all domains but those in `chosen`; it also decides what is shared
+    chosen: Mapping[str, Method] = field(default_factory=dict)  # another method, by the domains of `domains_of`
+    weight_error_means: WeightErrorMeans = field(default_factory=dict)  # what quantized biases make up for
+    # operators for which the target measured the opposite decision about sharing one scale to be better
     flipped: tuple[str, ...] = ()
-    scores: Mapping[str, float] = field(default_factory=dict)
-    report: Mapping[str, Any] = field(default_factory=dict)
-    cut: str = ""
-    rounded: str = ""
-    rounding: Rounding = field(default=NEAREST, compare=False)
+    scores: Mapping[str, float] = field(default_factory=dict)  # SQNR in dB of each method alone
+    report: Mapping[str, Any] = field(default_factory=dict)  # what was found, for people
+    cut: str = ""  # what the deadline left out, for people; empty where a faster machine would have chosen the same
+    rounded: str = ""  # digest of `rounding`, which is kept beside the choice
+    rounding: Rounding = field(default=NEAREST, compare=False)  # which weights are not rounded to nearest
 
     def rounding_by(self, rounding: Rounding) -> CalibrationChoice:
         """The same with weights rounded so."""

@@ -36,17 +36,11 @@ def plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells in aligned columns.
+    """Cells in aligned columns."""
 
-    Attributes:
-        sides: one ``<`` or ``>`` for each column: where its cells are aligned.
-        rows: the cells of each row, from the left; missing ones are empty.
-        indent: spaces before the first column.
-    """
-
-    sides: str
-    rows: Sequence[Sequence[str]]
-    indent: int = 0
+    sides: str  # one `<` or `>` for each column: where its cells are aligned
+    rows: Sequence[Sequence[str]]  # the cells of each row, from the left; missing ones are empty
+    indent: int = 0  # spaces before the first column
 
 
 def say(lines: Iterable[str | Table]) -> None:

@@ -23,17 +23,11 @@ _WORD = re.compile(r"(^|[^a-z])mask($|[^a-z])")
 
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """What a mask says about the outputs of samples.
+    """What a mask says about the outputs of samples."""
 
-    Attributes:
-        mask: name of the input; empty where there is none.
-        kept: for each sample, which positions count, shape (batch, positions), bool.
-        outputs: names of the outputs that have a row for each position.
-    """
-
-    mask: str = ""
-    kept: tuple[np.ndarray, ...] = ()
-    outputs: frozenset[str] = field(default_factory=frozenset)
+    mask: str = ""  # name of the input; empty where there is none
+    kept: tuple[np.ndarray, ...] = ()  # for each sample, which positions count, shape (batch, positions), bool
+    outputs: frozenset[str] = field(default_factory=frozenset)  # names of the outputs that have a row for each position
 
     @classmethod
     def of(cls, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, np.ndarray]], mask: str = AUTO_MASK) -> Padding:

@@ -30,35 +30,26 @@ were joined; None for an axis that nothing was joined along. See :mod:`inlay.mod
 
 @dataclass(frozen=True)
 class Ends:
-    """What a model computes its outputs with; see :mod:`inlay.model.ends`.
+    """What a model computes its outputs with; see :mod:`inlay.model.ends`."""
 
-    Attributes:
-        computed: by output, the types of the operators that compute its elements.
-        operators: types of all operators of the model.
-    """
-
+    # by output, the types of the operators that compute its elements
     computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    operators: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()  # types of all operators of the model
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input of a model.
+    """One input of a model."""
 
-    Attributes:
-        name: of the input.
-        dtype: of its elements; of Python objects where they are strings, whose arrays are numpy's text.
-        dims: its dimensions: a size, or the symbol of a dynamic one; None if not even the rank is known.
-        vocabulary: rows of the table that its integers choose from; 0 where they are no ids.
-        tuned: the sizes that its dynamic dimensions had when a run wrote the model, by symbol.
-        fixed: the only value that it takes; None where it takes any.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
+    name: str  # of the input
+    dtype: np.dtype[Any]  # of its elements; of Python objects where they are strings, whose arrays are numpy's text
+    # its dimensions: a size, or the symbol of a dynamic one; None if not even the rank is known
     dims: tuple[int | str, ...] | None
+    # rows of the table that its integers choose from; 0 where they are no ids
     vocabulary: int = field(default=0, compare=False)
+    # the sizes that its dynamic dimensions had when a run wrote the model, by symbol
     tuned: Mapping[str, int] = field(default_factory=dict, compare=False)
+    # the only value that it takes; None where it takes any
     fixed: np.ndarray | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -89,27 +80,17 @@ class InputSpec:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Feeds for one inference each.
+    """Feeds for one inference each."""
 
-    Attributes:
-        feeds: at least one.
-        kind: ``npz``, ``jsonl``, ``folder``, ``function``, ``feeds`` or ``random``.
-        source: where they come from, for messages and ``result.json``.
-        labels: one per feed (or per row of its batch), or None.
-        numbers: where each stands in the user's data, from 0; empty where these are all of it, in order.
-        mask: the input that says which positions are padding, by name; see :mod:`inlay.data.padding`.
-        joins: what the model joins into its outputs.
-        ends: what it computes them with.
-    """
-
-    feeds: tuple[Feed, ...]
-    kind: str
-    source: str
-    labels: np.ndarray | None = None
+    feeds: tuple[Feed, ...]  # at least one
+    kind: str  # `npz`, `jsonl`, `folder`, `function`, `feeds` or `random`
+    source: str  # where they come from, for messages and `result.json`
+    labels: np.ndarray | None = None  # one per feed (or per row of its batch), or None
+    # where each stands in the user's data, from 0; empty where these are all of it, in order
     numbers: tuple[int, ...] = ()
-    mask: str = AUTO_MASK
-    joins: Joins = field(default_factory=dict)
-    ends: Ends = field(default_factory=Ends)
+    mask: str = AUTO_MASK  # the input that says which positions are padding, by name; see `padding`
+    joins: Joins = field(default_factory=dict)  # what the model joins into its outputs
+    ends: Ends = field(default_factory=Ends)  # what it computes them with
 
     def part(self, indices: Sequence[int]) -> Samples:
         """The samples at ``indices``, labels included."""
@@ -149,19 +130,12 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples in three disjoint parts.
+    """Samples in three disjoint parts."""
 
-    Attributes:
-        calibration: for the ranges of values.
-        selection: for the accuracy of candidates; the search may look at it.
-        verification: for the accuracy of the winner; used once.
-        verified: whether the parts are disjoint; with fewer than three samples they are not.
-    """
-
-    calibration: Samples
-    selection: Samples
-    verification: Samples
-    verified: bool
+    calibration: Samples  # for the ranges of values
+    selection: Samples  # for the accuracy of candidates; the search may look at it
+    verification: Samples  # for the accuracy of the winner; used once
+    verified: bool  # whether the parts are disjoint; with fewer than three samples they are not
 
 
 def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:

@@ -36,30 +36,20 @@ _LEAST_STEPS, _STEPS_TO_CHANNELS = 64, 4  # of a series with channels: time is b
 
 @dataclass(frozen=True, eq=False)
 class Variation:
-    """A sample that was varied.
+    """A sample that was varied."""
 
-    Attributes:
-        name: in which way, for people: ``0.8x brightness``.
-        feed: the result.
-        half: of the samples that its own is in, 0 or 1; that of a single one is 1.
-    """
-
-    name: str
-    feed: Feed
-    half: int
+    name: str  # in which way, for people: `0.8x brightness`
+    feed: Feed  # the result
+    half: int  # of the samples that its own is in, 0 or 1; that of a single one is 1
 
 
 @dataclass(frozen=True, eq=False)
 class StressSet:
-    """Variations of some samples.
+    """Variations of some samples."""
 
-    Attributes:
-        variations: those of each name follow one another in no order; at least one of each name comes first.
-        left_alone: inputs that are never varied, with the reason, for people.
-    """
-
+    # those of each name follow one another in no order; at least one of each name comes first
     variations: tuple[Variation, ...] = ()
-    left_alone: tuple[str, ...] = ()
+    left_alone: tuple[str, ...] = ()  # inputs that are never varied, with the reason, for people
 
     @property
     def feeds(self) -> tuple[Feed, ...]:

@@ -38,21 +38,13 @@ class Domain:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a change is given.
+    """What a change is given."""
 
-    Attributes:
-        x: one array, in float32.
-        domain: of the input.
-        other: the same input of another sample, where it has the same shape.
-        axes: of rows and columns (image), or of time (signal).
-        rng: source of noise.
-    """
-
-    x: np.ndarray
-    domain: Domain
-    other: np.ndarray | None
-    axes: tuple[int, ...]
-    rng: np.random.Generator
+    x: np.ndarray  # one array, in float32
+    domain: Domain  # of the input
+    other: np.ndarray | None  # the same input of another sample, where it has the same shape
+    axes: tuple[int, ...]  # of rows and columns (image), or of time (signal)
+    rng: np.random.Generator  # source of noise
 
 
 Change = Callable[[Given], np.ndarray]

@@ -36,15 +36,10 @@ _WEIGHT = re.compile(r"(?P<shapes>.+=\d[\dx]*):(?P<weight>\d{1,9}(\.\d{1,9})?)")
 
 @dataclass(frozen=True)
 class ShapeWish:
-    """A shape that latency is to be measured on.
+    """A shape that latency is to be measured on."""
 
-    Attributes:
-        sizes: of dynamic dimensions, by symbol.
-        weight: its share, before all are made to add up to one.
-    """
-
-    sizes: Mapping[str, int]
-    weight: float
+    sizes: Mapping[str, int]  # of dynamic dimensions, by symbol
+    weight: float  # its share, before all are made to add up to one
 
 
 @dataclass(frozen=True, eq=False)

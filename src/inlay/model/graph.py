@@ -34,28 +34,19 @@ _RANDOM = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """One operator of the main graph.
+    """One operator of the main graph."""
 
-    Attributes:
-        name: unique in the graph.
-        op_type, domain: the operator; the default domain is ``""``.
-        inputs: value names in slot order, ``""`` for an optional input that is absent.
-        outputs: value names in slot order, ``""`` for an optional output that is absent.
-        attributes: plain Python values (int, float, str, tuple) of the attributes that are not graphs or tensors.
-        captured: values of this graph that the node's subgraphs (If, Loop, Scan) read.
-        index: position in topological order.
-        branch: of which If it is in which branch, as :mod:`inlay.model.flow` writes it; empty in no branch.
-    """
-
-    name: str
+    name: str  # unique in the graph
+    # op_type, domain: the operator; the default domain is `""`
     op_type: str
     domain: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # value names in slot order, `""` for an optional input that is absent
+    outputs: tuple[str, ...]  # value names in slot order, `""` for an optional output that is absent
+    # plain Python values (int, float, str, tuple) of the attributes that are not graphs or tensors
     attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    captured: frozenset[str] = frozenset()
-    index: int = -1
-    branch: str = ""
+    captured: frozenset[str] = frozenset()  # values of this graph that the node's subgraphs (If, Loop, Scan) read
+    index: int = -1  # position in topological order
+    branch: str = ""  # of which If it is in which branch, as `flow` writes it; empty in no branch
 
     @property
     def has_subgraph(self) -> bool:
@@ -69,30 +60,19 @@ class Node:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
-    """Nodes in topological order, with values, initializers and the graph's inputs and outputs.
+    """Nodes in topological order, with values, initializers and the graph's inputs and outputs."""
 
-    Attributes:
-        nodes: every node of the main graph, in topological order.
-        inputs: names of the graph's inputs (initializers excluded).
-        outputs: names of the graph's outputs, in order; a name may occur more than once.
-        initializers: constant tensors by name.
-        dtypes: element type by value name, if known.
-        shapes: shape by value name, if its rank is known; dynamic dimensions have the sizes that the caller bound.
-        opset: version of the default ONNX domain.
-        infinite: names of values that an inference showed to hold infinity or NaN.
-        masks: names of values, constants among them, that hold masks (:mod:`inlay.space.masks`).
-        uneven: by name, why one scale does not do for a value whose parts differ in size (:mod:`inlay.quant.uneven`).
-    """
-
-    nodes: tuple[Node, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    initializers: Mapping[str, ir.TensorProtocol]
-    dtypes: Mapping[str, ir.DataType]
+    nodes: tuple[Node, ...]  # every node of the main graph, in topological order
+    inputs: tuple[str, ...]  # names of the graph's inputs (initializers excluded)
+    outputs: tuple[str, ...]  # names of the graph's outputs, in order; a name may occur more than once
+    initializers: Mapping[str, ir.TensorProtocol]  # constant tensors by name
+    dtypes: Mapping[str, ir.DataType]  # element type by value name, if known
+    # shape by value name, if its rank is known; dynamic dimensions have the sizes that the caller bound
     shapes: Mapping[str, Shape]
-    opset: int
-    infinite: frozenset[str] = frozenset()
-    masks: frozenset[str] = frozenset()
+    opset: int  # version of the default ONNX domain
+    infinite: frozenset[str] = frozenset()  # names of values that an inference showed to hold infinity or NaN
+    masks: frozenset[str] = frozenset()  # names of values, constants among them, that hold masks (`masks`)
+    # by name, why one scale does not do for a value whose parts differ in size (`uneven`)
     uneven: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property

@@ -27,15 +27,10 @@ T = TypeVar("T")
 
 
 class Limits(NamedTuple):
-    """What one call may take.
+    """What one call may take."""
 
-    Attributes:
-        seconds: until it is ended.
-        memory: bytes, beyond what the process has.
-    """
-
-    seconds: float = policy.CALL_SECONDS
-    memory: int = policy.CALL_BYTES
+    seconds: float = policy.CALL_SECONDS  # until it is ended
+    memory: int = policy.CALL_BYTES  # bytes, beyond what the process has
 
 
 def limits_for(size: int, nodes: int) -> Limits:

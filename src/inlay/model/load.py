@@ -43,25 +43,15 @@ logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the errors rai
 
 @dataclass(frozen=True, eq=False)
 class ModelFile:
-    """A model on disk.
+    """A model on disk."""
 
-    Attributes:
-        path: the ``.onnx`` file.
-        sha256: digest of the file followed by its external data files, as 64 hexadecimal digits.
-        model: the parsed model; external data is mapped, not copied.
-        external: absolute paths of the external data files.
-        size: bytes of the file and its external data.
-        notes: what people should know of how it was read.
-        copy: where the same bytes lie for as long as a command works on them; see :mod:`inlay.model.held`.
-    """
-
-    path: Path
-    sha256: str
-    model: ir.Model
-    external: tuple[Path, ...]
-    size: int
-    notes: tuple[str, ...] = ()
-    copy: Path | None = None
+    path: Path  # the `.onnx` file
+    sha256: str  # digest of the file followed by its external data files, as 64 hexadecimal digits
+    model: ir.Model  # the parsed model; external data is mapped, not copied
+    external: tuple[Path, ...]  # absolute paths of the external data files
+    size: int  # bytes of the file and its external data
+    notes: tuple[str, ...] = ()  # what people should know of how it was read
+    copy: Path | None = None  # where the same bytes lie for as long as a command works on them; see `held`
 
     @property
     def content(self) -> Path:

@@ -59,23 +59,15 @@ Observe = Callable[[ir.Model, Sequence[str]], Outputs]
 
 @dataclass(frozen=True)
 class FloatRewrite:
-    """A pass for some targets only: the same function, written with operators that they have fast kernels for.
+    """A pass for some targets only: the same function, written with operators that they have fast kernels for."""
 
-    Attributes:
-        name: what reports call it.
-        apply: the pass; one that observes takes an :data:`Observe` as well, or None where nothing can be run.
-        reason: for people: why it is faster there.
-        source: where that is known from, and the figures.
-        observes: what it writes depends on values of the sample.
-        opset: to which it raises older models; 0 where it does not.
-    """
-
-    name: str
+    name: str  # what reports call it
+    # the pass; one that observes takes an `Observe` as well, or None where nothing can be run
     apply: Callable[..., tuple[ir.Model, int]]
-    reason: str
-    source: str
-    observes: bool = False
-    opset: int = 0
+    reason: str  # for people: why it is faster there
+    source: str  # where that is known from, and the figures
+    observes: bool = False  # what it writes depends on values of the sample
+    opset: int = 0  # to which it raises older models; 0 where it does not
 
 
 @dataclass(frozen=True)

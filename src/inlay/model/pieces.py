@@ -184,24 +184,17 @@ class Inference:
     """What one inference shows of a model.
 
     This is exact where shape inference gives up: dynamic dimensions, data-dependent shapes, operators of other domains.
-
-    Attributes:
-        proto: the model; its weights are in ``store``.
-        outputs: by name.
-        shapes: of each array that an operator of the main graph computes, by name.
-        dtypes: element types of the same.
-        infinite: names of those that hold infinity or NaN.
-        extremes: the least and the greatest element of each that holds floats.
-        joined: arrays that hold what a Concat joined, on the way to an output, by name.
     """
 
-    proto: onnx.ModelProto
+    proto: onnx.ModelProto  # the model; its weights are in `store`
     store: WeightStore
-    outputs: Mapping[str, np.ndarray]
-    shapes: Mapping[str, tuple[int, ...]]
-    dtypes: Mapping[str, ir.DataType]
-    infinite: frozenset[str] = frozenset()
+    outputs: Mapping[str, np.ndarray]  # by name
+    shapes: Mapping[str, tuple[int, ...]]  # of each array that an operator of the main graph computes, by name
+    dtypes: Mapping[str, ir.DataType]  # element types of the same
+    infinite: frozenset[str] = frozenset()  # names of those that hold infinity or NaN
+    # the least and the greatest element of each that holds floats
     extremes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    # arrays that hold what a Concat joined, on the way to an output, by name
     joined: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 

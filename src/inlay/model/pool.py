@@ -26,15 +26,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A model as an argument of a call: where that is handed over, the weights that it needs go along, each once.
+    """A model as an argument of a call: where that is handed over, the weights that it needs go along, each once."""
 
-    Attributes:
-        proto: the model; its weights may be in ``store``.
-        store: where external weights are read from.
-    """
-
-    proto: onnx.ModelProto
-    store: WeightStore
+    proto: onnx.ModelProto  # the model; its weights may be in `store`
+    store: WeightStore  # where external weights are read from
 
 
 class TaskLost(Exception):
@@ -42,13 +37,10 @@ class TaskLost(Exception):
 
 
 class WorkerPool(Protocol):
-    """Processes elsewhere that answer calls.
+    """Processes elsewhere that answer calls."""
 
-    Attributes:
-        run_model: for ``map``: outputs of a model, from the target, the digest of the device's fingerprint, the model's
-            file and inputs; it raises :class:`TaskLost` where the runtime there is not like the device's.
-    """
-
+    # for `map`: outputs of a model, from the target, the digest of the device's fingerprint, the model's file and
+    # inputs; it raises `TaskLost` where the runtime there is not like the device's
     run_model: Callable[..., list[dict[str, Any]]]
 
     @property

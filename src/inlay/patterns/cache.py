@@ -60,15 +60,10 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class Kinship:
-    """What a pattern has in common with patterns of other sizes.
+    """What a pattern has in common with patterns of other sizes."""
 
-    Attributes:
-        structure: signature of its structure; empty where it is not known.
-        depth: where in the model its instances begin, on average: 0 at the inputs, 1 at the outputs.
-    """
-
-    structure: str = ""
-    depth: float = 0.0
+    structure: str = ""  # signature of its structure; empty where it is not known
+    depth: float = 0.0  # where in the model its instances begin, on average: 0 at the inputs, 1 at the outputs
 
 
 class PatternCache:

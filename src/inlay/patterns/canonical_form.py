@@ -25,77 +25,44 @@ _REMEMBERED_NODES, _REMEMBERED_FORMS = 256, 1024
 
 
 class Edge(NamedTuple):
-    """A read of a node, without names.
+    """A read of a node, without names."""
 
-    Attributes:
-        source: vertex of what is read: outside values come first, then nodes; or :data:`NO_SOURCE`.
-        output: index among the outputs of the source.
-        legal: whether the port is a legal insertion point.
-        label: edge label; slots of one node have different ones unless they may be exchanged.
-        slot: the input slot.
-        text: description of the value where nothing else tells exchangeable reads apart; otherwise empty.
-    """
-
-    source: int
-    output: int
-    legal: bool
-    label: int
-    slot: int
-    text: str
+    source: int  # vertex of what is read: outside values come first, then nodes; or `NO_SOURCE`
+    output: int  # index among the outputs of the source
+    legal: bool  # whether the port is a legal insertion point
+    label: int  # edge label; slots of one node have different ones unless they may be exchanged
+    slot: int  # the input slot
+    text: str  # description of the value where nothing else tells exchangeable reads apart; otherwise empty
 
 
 class Described(NamedTuple):
-    """A node as part of a region, without names.
+    """A node as part of a region, without names."""
 
-    Attributes:
-        digest: over all that is not an edge.
-        marks: of its outputs: which leave the region.
-        commutative: whether its inputs may be exchanged.
-        child: index of the child region that holds it; -1 in a leaf.
-        reads: present input slots, as written.
-        captured: values that its subgraphs read.
-    """
-
-    digest: bytes
-    marks: str
-    commutative: bool
-    child: int
-    reads: tuple[Edge, ...]
-    captured: tuple[Edge, ...]
+    digest: bytes  # over all that is not an edge
+    marks: str  # of its outputs: which leave the region
+    commutative: bool  # whether its inputs may be exchanged
+    child: int  # index of the child region that holds it; -1 in a leaf
+    reads: tuple[Edge, ...]  # present input slots, as written
+    captured: tuple[Edge, ...]  # values that its subgraphs read
 
 
 class RegionGraph(NamedTuple):
-    """A region without names, in the order of the model; equal structures have equal forms.
+    """A region without names, in the order of the model; equal structures have equal forms."""
 
-    Attributes:
-        type: of the region.
-        outside: descriptions of the values from outside and of shared constants: vertices from 0 on.
-        nodes: the next vertices.
-        children: signatures of the child regions: the last vertices.
-    """
-
-    type: str
-    outside: tuple[str, ...]
-    nodes: tuple[Described, ...]
-    children: tuple[str, ...]
+    type: str  # of the region
+    outside: tuple[str, ...]  # descriptions of the values from outside and of shared constants: vertices from 0 on
+    nodes: tuple[Described, ...]  # the next vertices
+    children: tuple[str, ...]  # signatures of the child regions: the last vertices
 
 
 class Form(NamedTuple):
-    """A structure in canonical order.
+    """A structure in canonical order."""
 
-    Attributes:
-        signature: 20 hexadecimal digits; the same for two structures iff they are isomorphic.
-        rank: position of each vertex in canonical order.
-        order: indices of the nodes in canonical order.
-        slots: for each node in that order, its input slots in canonical order.
-        child_order: indices of the child regions in canonical order.
-    """
-
-    signature: str
-    rank: tuple[int, ...]
-    order: tuple[int, ...]
-    slots: tuple[tuple[int, ...], ...]
-    child_order: tuple[int, ...]
+    signature: str  # 20 hexadecimal digits; the same for two structures iff they are isomorphic
+    rank: tuple[int, ...]  # position of each vertex in canonical order
+    order: tuple[int, ...]  # indices of the nodes in canonical order
+    slots: tuple[tuple[int, ...], ...]  # for each node in that order, its input slots in canonical order
+    child_order: tuple[int, ...]  # indices of the child regions in canonical order
 
 
 def canonical_form(graph: RegionGraph) -> Form:

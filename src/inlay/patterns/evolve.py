@@ -93,36 +93,23 @@ class PatternSearch:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A placement to be measured.
+    """A placement to be measured."""
 
-    Attributes:
-        placement: of the whole model.
-        ports: its activation ports, those added by promotion included.
-        how: how it was made.
-        search: the search that it belongs to; None for a placement that belongs to no single pattern.
-        scheme: the scheme that it tries; None likewise.
-    """
-
-    placement: Placement
-    ports: frozenset[Port]
-    how: str
+    placement: Placement  # of the whole model
+    ports: frozenset[Port]  # its activation ports, those added by promotion included
+    how: str  # how it was made
+    # the search that it belongs to; None for a placement that belongs to no single pattern
     search: PatternSearch | None = None
-    scheme: InsertionScheme | None = None
+    scheme: InsertionScheme | None = None  # the scheme that it tries; None likewise
 
 
 @dataclass(frozen=True)
 class Incumbent:
-    """The best placement so far.
+    """The best placement so far."""
 
-    Attributes:
-        placement: of the whole model.
-        ports: its activation ports.
-        speedup: over the float baseline; None until it is measured.
-    """
-
-    placement: Placement
-    ports: frozenset[Port]
-    speedup: float | None
+    placement: Placement  # of the whole model
+    ports: frozenset[Port]  # its activation ports
+    speedup: float | None  # over the float baseline; None until it is measured
 
 
 class Evolve:

@@ -31,17 +31,12 @@ _FLOATS = frozenset(
 
 @dataclass(frozen=True)
 class ForkJoins:
-    """All fork/join blocks of a graph.
+    """All fork/join blocks of a graph."""
 
-    Attributes:
-        parents: for each block, the index of the innermost block around it, or ``NO_BLOCK``; smaller than its own.
-        innermost: index of the innermost block that holds a node, or ``NO_BLOCK``, by node name.
-        auxiliary: names of auxiliary nodes (see the module's docstring).
-    """
-
+    # for each block, the index of the innermost block around it, or `NO_BLOCK`; smaller than its own
     parents: tuple[int, ...]
-    innermost: Mapping[str, int]
-    auxiliary: frozenset[str]
+    innermost: Mapping[str, int]  # index of the innermost block that holds a node, or `NO_BLOCK`, by node name
+    auxiliary: frozenset[str]  # names of auxiliary nodes (see the module's docstring)
 
 
 def find_fork_joins(graph: Graph) -> ForkJoins:

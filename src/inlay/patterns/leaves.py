@@ -18,15 +18,10 @@ from inlay.types import GRAPH_OUTPUT
 
 @dataclass(frozen=True)
 class LeafSequence:
-    """Leaves that follow one another in a line.
+    """Leaves that follow one another in a line."""
 
-    Attributes:
-        leaves: node names of each leaf in topological order.
-        block: index of the innermost fork/join block that holds them all, or ``NO_BLOCK``.
-    """
-
-    leaves: tuple[tuple[str, ...], ...]
-    block: int
+    leaves: tuple[tuple[str, ...], ...]  # node names of each leaf in topological order
+    block: int  # index of the innermost fork/join block that holds them all, or `NO_BLOCK`
 
     @property
     def size(self) -> int:

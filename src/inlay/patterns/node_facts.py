@@ -31,43 +31,25 @@ _CAPTURED = -1  # in place of a slot
 
 
 class Read(NamedTuple):
-    """One value that a node reads; a tuple, since there is one for every port of the graph.
+    """One value that a node reads; a tuple, since there is one for every port of the graph."""
 
-    Attributes:
-        slot: the input slot; -1 if a subgraph of the node reads the value.
-        value: its name.
-        constant: whether it is an initializer.
-        producer: name of the node that computes it; ``""`` if none does.
-        output: index among the producer's outputs.
-        legal: whether the port is a legal insertion point.
-        label: edge label; slots of one node have different ones unless they may be exchanged.
-        text: description of the value, without its name.
-    """
-
-    slot: int
-    value: str
-    constant: bool
-    producer: str
-    output: int
-    legal: bool
-    label: int
-    text: str
+    slot: int  # the input slot; -1 if a subgraph of the node reads the value
+    value: str  # its name
+    constant: bool  # whether it is an initializer
+    producer: str  # name of the node that computes it; `""` if none does
+    output: int  # index among the producer's outputs
+    legal: bool  # whether the port is a legal insertion point
+    label: int  # edge label; slots of one node have different ones unless they may be exchanged
+    text: str  # description of the value, without its name
 
 
 class NodeFacts(NamedTuple):
-    """A node as part of patterns.
+    """A node as part of patterns."""
 
-    Attributes:
-        digest: over all that is not an edge.
-        commutative: whether its inputs may be exchanged.
-        reads: present input slots, as written.
-        captured: values that its subgraphs read; they have no slot, and so no insertion point.
-    """
-
-    digest: bytes
-    commutative: bool
-    reads: tuple[Read, ...]
-    captured: tuple[Read, ...] = ()
+    digest: bytes  # over all that is not an edge
+    commutative: bool  # whether its inputs may be exchanged
+    reads: tuple[Read, ...]  # present input slots, as written
+    captured: tuple[Read, ...] = ()  # values that its subgraphs read; they have no slot, and so no insertion point
 
 
 class NodeDescriber:

@@ -25,26 +25,18 @@ _SUMMARY_NODES, _SUMMARY_WORDS = 64, 12
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Instance:
-    """A region as an instance of its pattern: what the canonical indices stand for in this region.
+    """A region as an instance of its pattern: what the canonical indices stand for in this region."""
 
-    Attributes:
-        region: the region.
-        signature: of its pattern.
-        nodes: node names in canonical order.
-        slots: for each node (same order), its input slots in canonical order.
-        children: ids of its child regions in canonical order.
-        child_inputs: for each child (same order), its input values in canonical order.
-        child_outputs: likewise, its output values.
-        reads: the ports that read a value in a child, by canonical index of the child and value name.
-    """
-
-    region: Region
-    signature: str
-    nodes: tuple[str, ...] = field(repr=False)
+    region: Region  # the region
+    signature: str  # of its pattern
+    nodes: tuple[str, ...] = field(repr=False)  # node names in canonical order
+    # for each node (same order), its input slots in canonical order
     slots: tuple[tuple[int, ...], ...] = field(repr=False)
-    children: tuple[int, ...] = ()
+    children: tuple[int, ...] = ()  # ids of its child regions in canonical order
+    # for each child (same order), its input values in canonical order
     child_inputs: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
-    child_outputs: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    child_outputs: tuple[tuple[str, ...], ...] = field(default=(), repr=False)  # likewise, its output values
+    # the ports that read a value in a child, by canonical index of the child and value name
     reads: Mapping[tuple[int, str], tuple[Port, ...]] = field(default_factory=dict, repr=False)
 
 

@@ -28,15 +28,10 @@ _Item = TypeVar("_Item", int, str)  # an input slot, or an output value
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a port or an output is not a legal insertion point.
+    """Why a port or an output is not a legal insertion point."""
 
-    Attributes:
-        filter: name of the filter that rejected it: a key of ``PORT_FILTERS`` or ``OUTPUT_FILTERS``.
-        reason: in words.
-    """
-
-    filter: str
-    reason: str
+    filter: str  # name of the filter that rejected it: a key of `PORT_FILTERS` or `OUTPUT_FILTERS`
+    reason: str  # in words
 
 
 class FilterContext:
@@ -59,15 +54,10 @@ class FilterContext:
 
 @dataclass(frozen=True)
 class Rejections:
-    """For every port that reads a value computed at run time, and for every computed value: why it is rejected.
+    """For every port that reads a value computed at run time, and for every computed value: why it is rejected."""
 
-    Attributes:
-        ports: None where the port is a legal insertion point.
-        outputs: None where the value may be an output insertion point of a region.
-    """
-
-    ports: Mapping[Port, Rejection | None]
-    outputs: Mapping[str, Rejection | None]
+    ports: Mapping[Port, Rejection | None]  # None where the port is a legal insertion point
+    outputs: Mapping[str, Rejection | None]  # None where the value may be an output insertion point of a region
 
     def allows(self, port: Port) -> bool:
         """Whether ``port`` is a legal insertion point."""

@@ -200,15 +200,10 @@ class InsertionScheme:
 
 @dataclass(frozen=True)
 class ConcatGroup:
-    """The points that cover all inputs of one Concat: they are set or cleared together.
+    """The points that cover all inputs of one Concat: they are set or cleared together."""
 
-    Attributes:
-        concat: name of the Concat node in the first instance of the pattern.
-        points: the points that cover its inputs.
-    """
-
-    concat: str
-    points: frozenset[InsertionPoint]
+    concat: str  # name of the Concat node in the first instance of the pattern
+    points: frozenset[InsertionPoint]  # the points that cover its inputs
 
 
 def concat_groups(graph: Graph, nodes: Iterable[str], table: PointTable) -> tuple[ConcatGroup, ...]:

@@ -78,25 +78,17 @@ class RegionPattern:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SearchSpace:
-    """All that the region-pattern search needs of a model.
+    """All that the region-pattern search needs of a model."""
 
-    Attributes:
-        graph, rules, units: the model and its target.
-        rejections: why ports and outputs are not legal insertion points.
-        tree: the region tree.
-        patterns: by signature, in the order of their first region.
-        pattern_of: pattern of each region, by region id.
-        tables: the insertion points of each region with their ports, by region id.
-    """
-
+    # graph, rules, units: the model and its target
     graph: Graph
     rules: Rules
     units: tuple[Unit, ...]
-    rejections: Rejections
-    tree: RegionTree
-    patterns: Mapping[str, RegionPattern]
-    pattern_of: Mapping[int, RegionPattern]
-    tables: Mapping[int, PointTable]
+    rejections: Rejections  # why ports and outputs are not legal insertion points
+    tree: RegionTree  # the region tree
+    patterns: Mapping[str, RegionPattern]  # by signature, in the order of their first region
+    pattern_of: Mapping[int, RegionPattern]  # pattern of each region, by region id
+    tables: Mapping[int, PointTable]  # the insertion points of each region with their ports, by region id
 
     def in_search_order(self) -> list[RegionPattern]:
         """Patterns that have points: leaves, then composites by level, the root last.

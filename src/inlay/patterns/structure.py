@@ -24,17 +24,11 @@ _LARGEST = 5000
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The structure of one pattern.
+    """The structure of one pattern."""
 
-    Attributes:
-        signature: 20 hexadecimal digits; equal for equal structures of any models.
-        depth: where its instances begin in the model, on average: 0 at the inputs, 1 at the outputs.
-        points: each legal insertion point of the pattern as one of the structure.
-    """
-
-    signature: str
-    depth: float
-    points: Mapping[InsertionPoint, InsertionPoint]
+    signature: str  # 20 hexadecimal digits; equal for equal structures of any models
+    depth: float  # where its instances begin in the model, on average: 0 at the inputs, 1 at the outputs
+    points: Mapping[InsertionPoint, InsertionPoint]  # each legal insertion point of the pattern as one of the structure
 
     def generalized(self, scheme: InsertionScheme) -> InsertionScheme:
         """A scheme of the pattern as one of the structure."""

@@ -36,18 +36,13 @@ _NONE = -1  # in place of a leaf index
 
 
 class LiveRange(NamedTuple):
-    """Where a value is computed and read; a tuple, since there is one for every value of the graph.
+    """Where a value is computed and read; a tuple, since there is one for every value of the graph."""
 
-    Attributes:
-        defined: index of the leaf that computes it; -1 for a graph input.
-        first_use, last_use: smallest and largest index of the leaves that read it; -1 if none does.
-        is_graph_output: whether it is a graph output.
-    """
-
-    defined: int
+    defined: int  # index of the leaf that computes it; -1 for a graph input
+    # first_use, last_use: smallest and largest index of the leaves that read it; -1 if none does
     first_use: int
     last_use: int
-    is_graph_output: bool
+    is_graph_output: bool  # whether it is a graph output
 
 
 def find_live_ranges(graph: Graph, leaf_index: Mapping[str, int]) -> dict[str, LiveRange]:
@@ -144,18 +139,12 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class RegionTree:
-    """All regions of a graph.
+    """All regions of a graph."""
 
-    Attributes:
-        root: the ROOT region.
-        regions: every region, by id.
-        leaf_of: the leaf that holds a node, by node name.
-        live_ranges: the leaves in which each value is computed and read, by value name.
-    """
-
-    root: Region
-    regions: tuple[Region, ...]
-    leaf_of: Mapping[str, Region]
+    root: Region  # the ROOT region
+    regions: tuple[Region, ...]  # every region, by id
+    leaf_of: Mapping[str, Region]  # the leaf that holds a node, by node name
+    # the leaves in which each value is computed and read, by value name
     live_ranges: Mapping[str, LiveRange] = field(repr=False)
 
 

@@ -67,17 +67,11 @@ def tune_across(
 
 @dataclass(frozen=True)
 class _Tuned:
-    """What became of the targets.
+    """What became of the targets."""
 
-    Attributes:
-        runs: what those found that were tuned for, by label.
-        why: the others were not.
-        interrupted: the user ended a run.
-    """
-
-    runs: Mapping[str, Figures]
-    why: Mapping[str, str]
-    interrupted: bool = False
+    runs: Mapping[str, Figures]  # what those found that were tuned for, by label
+    why: Mapping[str, str]  # the others were not
+    interrupted: bool = False  # the user ended a run
 
 
 def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _Tuned:

@@ -19,22 +19,15 @@ from inlay.portfolio import policy
 
 @dataclass(frozen=True)
 class Progressed:
-    """A run so far.
+    """A run so far."""
 
-    Attributes:
-        slices: after each slice, the seconds that the run has had in all, and the logarithm of its speed-up.
-        least_s: total seconds below which the run is known to be able to do nothing.
-        most_s: total seconds that it may have.
-        done: it needs no more time: nothing promising is left, or it failed.
-        busy: a slice of it is under way elsewhere.
-        weight: what its gain counts for, relative to others: where runs are parts of one job, their shares of its time.
-    """
-
+    # after each slice, the seconds that the run has had in all, and the logarithm of its speed-up
     slices: tuple[tuple[float, float], ...] = ()
-    least_s: float = 0.0
-    most_s: float = math.inf
-    done: bool = False
-    busy: bool = False
+    least_s: float = 0.0  # total seconds below which the run is known to be able to do nothing
+    most_s: float = math.inf  # total seconds that it may have
+    done: bool = False  # it needs no more time: nothing promising is left, or it failed
+    busy: bool = False  # a slice of it is under way elsewhere
+    # what its gain counts for, relative to others: where runs are parts of one job, their shares of its time
     weight: float = 1.0
 
     @property

@@ -47,19 +47,12 @@ Tune = Callable[..., TuneResult]
 
 @dataclass(frozen=True)
 class RunState:
-    """What the fleet keeps of a run.
+    """What the fleet keeps of a run."""
 
-    Attributes:
-        digest: of what its result depends on (:attr:`~inlay.portfolio.plan.Entry.digest`).
-        slices: see :class:`~inlay.portfolio.allocate.Progressed`.
-        done: why it needs no more time; empty where it may gain from more.
-        figures: of its latest result; None without one.
-    """
-
-    digest: str
-    slices: tuple[tuple[float, float], ...] = ()
-    done: str = ""
-    figures: Figures | None = None
+    digest: str  # of what its result depends on (`digest`)
+    slices: tuple[tuple[float, float], ...] = ()  # see `Progressed`
+    done: str = ""  # why it needs no more time; empty where it may gain from more
+    figures: Figures | None = None  # of its latest result; None without one
 
     @property
     def had(self) -> tuple[float, float]:

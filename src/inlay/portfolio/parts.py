@@ -45,25 +45,15 @@ _OF_THE_WHOLE = (
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """One model with what its run measured.
+    """One model with what its run measured."""
 
-    Attributes:
-        part: as the pipeline has it.
-        file: the given model.
-        feed: file of the inputs that it is timed with.
-        folder: of its run.
-        figures: what that found; None without one.
-        why: there is none.
-        points: models to choose from, the fastest first; the given one is the last.
-    """
-
-    part: Part
-    file: ModelFile
-    feed: Path
-    folder: Path
-    figures: Figures | None = None
-    why: str = ""
-    points: tuple[Point, ...] = ()
+    part: Part  # as the pipeline has it
+    file: ModelFile  # the given model
+    feed: Path  # file of the inputs that it is timed with
+    folder: Path  # of its run
+    figures: Figures | None = None  # what that found; None without one
+    why: str = ""  # there is none
+    points: tuple[Point, ...] = ()  # models to choose from, the fastest first; the given one is the last
 
     def write(self, at: int, path: Path) -> None:
         """Write the model of a point to ``path``."""

@@ -18,35 +18,20 @@ FILES = "pipeline"
 
 @dataclass(frozen=True, kw_only=True)
 class PartResult:
-    """One model of the pipeline.
+    """One model of the pipeline."""
 
-    Attributes:
-        name: in the pipeline; the delivered file is ``pipeline/NAME.onnx``.
-        model: the given file.
-        sha256: its digest.
-        runs: how often it runs.
-        share: of the given pipeline's time.
-        origin: what proposed the delivered model; ``original`` for the given one.
-        ms: of one run of the given model.
-        speedup: over that, paired; None where it was not measured.
-        sqnr_db: of the delivered model's worst output, in its own run.
-        output_sha256: of the delivered file.
-        folder: of its own run; None where it has none.
-        why: it was not tuned, or its run failed.
-    """
-
-    name: str
-    model: Path
-    sha256: str
-    runs: float
-    share: float
-    origin: str
-    ms: float | None
-    speedup: Interval | None
-    sqnr_db: float
-    output_sha256: str
-    folder: str | None
-    why: str = ""
+    name: str  # in the pipeline; the delivered file is `pipeline/NAME.onnx`
+    model: Path  # the given file
+    sha256: str  # its digest
+    runs: float  # how often it runs
+    share: float  # of the given pipeline's time
+    origin: str  # what proposed the delivered model; `original` for the given one
+    ms: float | None  # of one run of the given model
+    speedup: Interval | None  # over that, paired; None where it was not measured
+    sqnr_db: float  # of the delivered model's worst output, in its own run
+    output_sha256: str  # of the delivered file
+    folder: str | None  # of its own run; None where it has none
+    why: str = ""  # it was not tuned, or its run failed
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""

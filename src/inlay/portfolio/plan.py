@@ -31,17 +31,11 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class Entry:
-    """One run of a fleet.
+    """One run of a fleet."""
 
-    Attributes:
-        name: of its folder.
-        options: of ``tune``, the budget aside.
-        most_s: seconds that it may have in all.
-    """
-
-    name: str
-    options: Mapping[str, Any]
-    most_s: float = math.inf
+    name: str  # of its folder
+    options: Mapping[str, Any]  # of `tune`, the budget aside
+    most_s: float = math.inf  # seconds that it may have in all
 
     @property
     def model(self) -> str:
@@ -63,15 +57,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """What a fleet is asked for.
+    """What a fleet is asked for."""
 
-    Attributes:
-        entries: the runs, in order.
-        budget_s: seconds for all of them; None for no limit.
-    """
-
-    entries: tuple[Entry, ...]
-    budget_s: float | None = None
+    entries: tuple[Entry, ...]  # the runs, in order
+    budget_s: float | None = None  # seconds for all of them; None for no limit
 
     @property
     def files(self) -> list[str]:

@@ -14,17 +14,11 @@ Choice = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Point:
-    """A measured model of one part.
+    """A measured model of one part."""
 
-    Attributes:
-        origin: what proposed it.
-        ms: of one run.
-        sqnr_db: of its worst output.
-    """
-
-    origin: str
-    ms: float
-    sqnr_db: float
+    origin: str  # what proposed it
+    ms: float  # of one run
+    sqnr_db: float  # of its worst output
 
 
 def front(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -25,19 +25,12 @@ ONE = "one for all"
 
 @dataclass(frozen=True)
 class Column:
-    """One target.
+    """One target."""
 
-    Attributes:
-        spec: its name and options.
-        fingerprint: what measurements on it depend on; None where it cannot be used.
-        folder: of its own run; None where it was not tuned for.
-        why: it was not, for people.
-    """
-
-    spec: TargetSpec
-    fingerprint: Fingerprint | None = None
-    folder: str | None = None
-    why: str = ""
+    spec: TargetSpec  # its name and options
+    fingerprint: Fingerprint | None = None  # what measurements on it depend on; None where it cannot be used
+    folder: str | None = None  # of its own run; None where it was not tuned for
+    why: str = ""  # it was not, for people
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -56,19 +49,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """One file on one target: what was measured, or why it was not.
+    """One file on one target: what was measured, or why it was not."""
 
-    Attributes:
-        latency_ms: median of one inference.
-        speedup: over the given model on the same target, paired.
-        accuracy: against the given model.
-        why: it has no figures.
-    """
-
-    latency_ms: float | None = None
-    speedup: Interval | None = None
-    accuracy: Accuracy | None = None
-    why: str = ""
+    latency_ms: float | None = None  # median of one inference
+    speedup: Interval | None = None  # over the given model on the same target, paired
+    accuracy: Accuracy | None = None  # against the given model
+    why: str = ""  # it has no figures
 
     @property
     def serves(self) -> bool:
@@ -122,28 +108,17 @@ def regret(table: Table, row: str, rows: Collection[str], columns: Collection[st
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What is delivered, and why.
+    """What is delivered, and why."""
 
-    Attributes:
-        row: the row of the table that is delivered.
-        deployed: label of the target to deploy with; None where one file was made for all of them.
-        origin: what proposed the delivered file.
-        file: the delivered file, where it was made.
-        table: what was measured.
-        ratios: what the choice gains or costs, paired, in fresh processes.
-        blocks: that these rest on.
-        notes: for people.
-        best: the row of the best file for each target, where one file was made for all of them.
-    """
-
-    row: str
-    deployed: str | None
-    origin: str
-    file: Artifact
-    table: Table
-    ratios: tuple[Ratio, ...]
-    blocks: int
-    notes: tuple[str, ...] = ()
+    row: str  # the row of the table that is delivered
+    deployed: str | None  # label of the target to deploy with; None where one file was made for all of them
+    origin: str  # what proposed the delivered file
+    file: Artifact  # the delivered file, where it was made
+    table: Table  # what was measured
+    ratios: tuple[Ratio, ...]  # what the choice gains or costs, paired, in fresh processes
+    blocks: int  # that these rest on
+    notes: tuple[str, ...] = ()  # for people
+    # the row of the best file for each target, where one file was made for all of them
     best: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -277,23 +252,15 @@ class AcrossResult(Chosen):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One run of a fleet.
+    """One run of a fleet."""
 
-    Attributes:
-        name: of its folder.
-        figures: what it found; None where it has no result.
-        why: the reason why it failed or has no result, or stopped before its time; may be empty.
-        seconds: that it has had.
-        slices: in how many parts.
-    """
-
-    name: str
+    name: str  # of its folder
     model: str
     target: str
-    figures: Figures | None
-    why: str
-    seconds: float
-    slices: int
+    figures: Figures | None  # what it found; None where it has no result
+    why: str  # the reason why it failed or has no result, or stopped before its time; may be empty
+    seconds: float  # that it has had
+    slices: int  # in how many parts
 
 
 @dataclass(frozen=True)

@@ -20,23 +20,14 @@ from inlay.trial import Interval
 
 @dataclass(frozen=True, eq=False)
 class Portfolio:
-    """A command for several runs; see :func:`open_portfolio`.
+    """A command for several runs; see :func:`open_portfolio`."""
 
-    Attributes:
-        out: folder of its results, and of the folders of its runs.
-        work: folder for scratch files.
-        journal: of the command; each run keeps its own.
-        progress: hears what happens.
-        deadline: of the command.
-        begun: when it began, on the clock of ``deadline``.
-    """
-
-    out: Path
-    work: Path
-    journal: Journal
-    progress: Progress
-    deadline: Deadline
-    begun: float
+    out: Path  # folder of its results, and of the folders of its runs
+    work: Path  # folder for scratch files
+    journal: Journal  # of the command; each run keeps its own
+    progress: Progress  # hears what happens
+    deadline: Deadline  # of the command
+    begun: float  # when it began, on the clock of `deadline`
 
     @property
     def seconds(self) -> float:
@@ -111,37 +102,29 @@ def open_portfolio(
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run found, as far as others need it; see :class:`~inlay.run.result.Best`.
-
-    Attributes:
-        speedup, speedup_low, speedup_high: over the given model; bounds are None where they are infinite.
-        baseline_ms, latency_ms: of the given and of the delivered model.
-        bound: the accuracy bound, as text.
-        stopped_because: why its latest search ended.
-        notes: of the run.
-        facts: those of the target's that say what its figures are.
-        bound_note, bound_broken: why the bound is not shown, as of :class:`~inlay.run.result.Doubt`.
-        accept_unproven: that was accepted beforehand.
-    """
+    """What one run found, as far as others need it; see :class:`~inlay.run.result.Best`."""
 
     origin: str
     is_float: bool
     confirmed: bool
+    # speedup, speedup_low, speedup_high: over the given model; bounds are None where they are infinite
     speedup: float
     speedup_low: float | None
     speedup_high: float | None
+    # baseline_ms, latency_ms: of the given and of the delivered model
     baseline_ms: float
     latency_ms: float
     sqnr_db: float
     metric: float | None
-    bound: str
+    bound: str  # the accuracy bound, as text
     output_sha256: str
-    stopped_because: str
-    notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
+    stopped_because: str  # why its latest search ended
+    notes: tuple[str, ...] = ()  # of the run
+    facts: Mapping[str, str] = field(default_factory=dict)  # those of the target's that say what its figures are
+    # bound_note, bound_broken: why the bound is not shown, as of `Doubt`
     bound_note: str = ""
     bound_broken: bool = False
-    accept_unproven: bool = False
+    accept_unproven: bool = False  # that was accepted beforehand
 
     @property
     def gained(self) -> Interval:

@@ -23,15 +23,10 @@ from inlay.targets.base import Artifact
 
 @dataclass(frozen=True, eq=False)
 class WholeJudge:
-    """Has pipelines evaluated, each a folder of all models under their names.
+    """Has pipelines evaluated, each a folder of all models under their names."""
 
-    Attributes:
-        judge: asks the evaluation, and keeps what was found.
-        work: folder for the pipelines.
-    """
-
-    judge: EvaluationJudge
-    work: Path
+    judge: EvaluationJudge  # asks the evaluation, and keeps what was found
+    work: Path  # folder for the pipelines
 
     def choose(self, parts: Sequence[Tuned], until: Deadline) -> Choice:
         """The fastest choice of points that the evaluation does not reject."""

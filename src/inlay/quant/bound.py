@@ -10,23 +10,14 @@ DEFAULT_DROP = 0.01
 
 @dataclass(frozen=True)
 class EvaluationBound:
-    """What must be kept of the scores that the user's own evaluation gives a whole model.
+    """What must be kept of the scores that the user's own evaluation gives a whole model."""
 
-    Attributes:
-        evaluator: its name, for people.
-        max_drop: most that each score may get worse, in its own units; None for :data:`DEFAULT_DROP`.
-        least: the least that scores may be, by name: of these, larger is better.
-        most: the most that scores may be, by name: of these, smaller is better.
-        higher_is_better: of scores with unknown names; None where that was not said.
-        is_free: nothing is bounded: scores are told only.
-    """
-
-    evaluator: str
-    max_drop: float | None = None
-    least: tuple[tuple[str, float], ...] = ()
-    most: tuple[tuple[str, float], ...] = ()
-    higher_is_better: bool | None = None
-    is_free: bool = False
+    evaluator: str  # its name, for people
+    max_drop: float | None = None  # most that each score may get worse, in its own units; None for `DEFAULT_DROP`
+    least: tuple[tuple[str, float], ...] = ()  # the least that scores may be, by name: of these, larger is better
+    most: tuple[tuple[str, float], ...] = ()  # the most that scores may be, by name: of these, smaller is better
+    higher_is_better: bool | None = None  # of scores with unknown names; None where that was not said
+    is_free: bool = False  # nothing is bounded: scores are told only
 
     def __str__(self) -> str:
         if self.is_free:

@@ -45,34 +45,22 @@ _SHOWN = 60
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """One score of a model.
+    """One score of a model."""
 
-    Attributes:
-        value: the score.
-        each: of each sample, shape (samples,); None where only the value was told.
-        weights: of each sample in the mean, such as its words, shape (samples,); None where all count alike.
-        higher_is_better: None where that was not told with it.
-    """
-
-    value: float
-    each: np.ndarray | None = None
+    value: float  # the score
+    each: np.ndarray | None = None  # of each sample, shape (samples,); None where only the value was told
+    # of each sample in the mean, such as its words, shape (samples,); None where all count alike
     weights: np.ndarray | None = None
-    higher_is_better: bool | None = None
+    higher_is_better: bool | None = None  # None where that was not told with it
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The scores of one model.
+    """The scores of one model."""
 
-    Attributes:
-        scores: by name, at least one.
-        seconds: that finding them took.
-        remark: what the user should know of the evaluation, if anything.
-    """
-
-    scores: Mapping[str, Score]
-    seconds: float = 0.0
-    remark: str = ""
+    scores: Mapping[str, Score]  # by name, at least one
+    seconds: float = 0.0  # that finding them took
+    remark: str = ""  # what the user should know of the evaluation, if anything
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; see :meth:`from_json`."""
@@ -159,19 +147,12 @@ def is_better_higher(name: str) -> bool | None:
 
 @dataclass(frozen=True)
 class Allowed:
-    """How far one score may be from float's.
+    """How far one score may be from float's."""
 
-    Attributes:
-        name: of the score.
-        higher_is_better: or smaller.
-        value: float's.
-        drop: most that it may get worse, in its own units; None where it is told only.
-    """
-
-    name: str
-    higher_is_better: bool
-    value: float
-    drop: float | None
+    name: str  # of the score
+    higher_is_better: bool  # or smaller
+    value: float  # float's
+    drop: float | None  # most that it may get worse, in its own units; None where it is told only
 
     def loss(self, value: float) -> float:
         """How much worse than float's a value is; negative where it is better."""

@@ -37,25 +37,17 @@ _TYPES = {(ir.DataType[t.element.upper()], t.block): t for t in QType if not t.d
 
 @dataclass(frozen=True, eq=False)
 class Extraction:
-    """A Q/DQ model taken apart.
+    """A Q/DQ model taken apart."""
 
-    Attributes:
-        model: the float model that is left.
-        placement: the ports that read quantized values, by the model's node names.
-        qparams: by value name (of the float model) and type; biases have none, theirs follow from the others.
-        leftovers: Q and DQ nodes, and operators on integers, that could not be taken out.
-        saturations: what of the pairs is still in ``model``.
-        anew: those ports of ``placement`` whose scales no DequantizeLinear can state: quantized anew.
-        opaque: why nothing was taken out, where that is so: the model is then as it was given.
-    """
-
-    model: ir.Model
-    placement: Placement
+    model: ir.Model  # the float model that is left
+    placement: Placement  # the ports that read quantized values, by the model's node names
+    # by value name (of the float model) and type; biases have none, theirs follow from the others
     qparams: Mapping[tuple[str, QType], QParams]
-    leftovers: tuple[Leftover, ...]
-    saturations: tuple[Saturation, ...] = ()
+    leftovers: tuple[Leftover, ...]  # Q and DQ nodes, and operators on integers, that could not be taken out
+    saturations: tuple[Saturation, ...] = ()  # what of the pairs is still in `model`
+    # those ports of `placement` whose scales no DequantizeLinear can state: quantized anew
     anew: frozenset[Port] = frozenset()
-    opaque: str = ""
+    opaque: str = ""  # why nothing was taken out, where that is so: the model is then as it was given
 
     @classmethod
     def nothing(cls, model: ir.Model, operators: Sequence[IntegerOperator], why: str) -> Extraction:

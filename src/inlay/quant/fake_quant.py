@@ -43,24 +43,16 @@ class Switch:
 
     A port may have several, for several types; the placement's type says which is on. The data of a product whose
     kernel rounds them although the placement says nothing of them are rounded by one that is on with the ``weight``.
-
-    Attributes:
-        value: what is read.
-        ports: that read it.
-        qtype: the type in which they do.
-        constant: the value is a constant.
-        weight: port whose type decides in place of the ports' own, which are bare then; None for most switches.
-        types: of that port, with which it is on.
-        block: elements of a row that are rounded with one scale there.
     """
 
-    value: str
-    ports: tuple[Port, ...]
-    qtype: QType
-    constant: bool = False
+    value: str  # what is read
+    ports: tuple[Port, ...]  # that read it
+    qtype: QType  # the type in which they do
+    constant: bool = False  # the value is a constant
+    # port whose type decides in place of the ports' own, which are bare then; None for most switches
     weight: Port | None = None
-    types: frozenset[QType] = frozenset()
-    block: int = 0
+    types: frozenset[QType] = frozenset()  # of that port, with which it is on
+    block: int = 0  # elements of a row that are rounded with one scale there
 
     def is_on(self, placement: Placement) -> bool:
         """Whether ``placement`` quantizes its ports so."""

@@ -32,21 +32,15 @@ MOST_ROWS = 4096
 
 @dataclass(frozen=True)
 class Window:
-    """How an operator reads its input.
+    """How an operator reads its input."""
 
-    Attributes:
-        value: the input's name.
-        kernel: sizes of a convolution's kernel; empty for a product, which reads the last axis.
-        strides, dilations, pads: of the convolution.
-        groups: of the convolution.
-    """
-
-    value: str
-    kernel: tuple[int, ...] = ()
+    value: str  # the input's name
+    kernel: tuple[int, ...] = ()  # sizes of a convolution's kernel; empty for a product, which reads the last axis
+    # strides, dilations, pads: of the convolution
     strides: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
-    groups: int = 1
+    groups: int = 1  # of the convolution
 
     @property
     def name(self) -> str:
@@ -107,17 +101,11 @@ class AddMoments:
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """What the samples say of an operator's inputs, in the form that :func:`nearest_output` works with.
+    """What the samples say of an operator's inputs, in the form that :func:`nearest_output` works with."""
 
-    Attributes:
-        moment: ``E[x x']`` of each group's inputs in any unit, shape (groups, inputs, inputs).
-        order: of the inputs by their power, the largest first, shape (groups, inputs).
-        factor: upper triangular, in that order: ``U`` of ``H^-1 = U' U``, where ``H`` is the damped moment.
-    """
-
-    moment: np.ndarray
-    order: np.ndarray
-    factor: np.ndarray
+    moment: np.ndarray  # `E[x x']` of each group's inputs in any unit, shape (groups, inputs, inputs)
+    order: np.ndarray  # of the inputs by their power, the largest first, shape (groups, inputs)
+    factor: np.ndarray  # upper triangular, in that order: `U` of `H^-1 = U' U`, where `H` is the damped moment
 
     @classmethod
     def of(cls, moment: np.ndarray, damping: float = DAMPING) -> Reads:
@@ -193,15 +181,10 @@ def _changes(weight: np.ndarray, scale: np.ndarray, integers: np.ndarray, moment
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """How far the integers of one weight are from the nearest ones.
+    """How far the integers of one weight are from the nearest ones."""
 
-    Attributes:
-        scale: digest of the scales that they hold for.
-        delta: int8, of the weight's shape.
-    """
-
-    scale: str
-    delta: np.ndarray
+    scale: str  # digest of the scales that they hold for
+    delta: np.ndarray  # int8, of the weight's shape
 
     @cached_property
     def digest(self) -> str:
@@ -211,13 +194,9 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class Rounding:
-    """Which weights are not rounded to nearest, and how.
+    """Which weights are not rounded to nearest, and how."""
 
-    Attributes:
-        steps: by the weight's name and its type.
-    """
-
-    steps: Mapping[tuple[str, QType], Steps] = field(default_factory=dict)
+    steps: Mapping[tuple[str, QType], Steps] = field(default_factory=dict)  # by the weight's name and its type
 
     def of(self, value: str, params: QParams) -> Steps | None:
         """The steps of a weight with these qparams; None where it has other scales than those they were found for."""

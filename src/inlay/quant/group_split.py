@@ -19,16 +19,11 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, order=True)
 class Group(Generic[M]):
-    """Neighbouring members that are asked about together.
+    """Neighbouring members that are asked about together."""
 
-    Attributes:
-        key: the group with the least key is the most promising; the keys of one queue can be compared.
-        members: at least one, in the order of the model.
-        answer: what was found out about the group as a whole, where that comes before its turn.
-    """
-
-    key: tuple[Any, ...]
-    members: tuple[M, ...] = field(compare=False)
+    key: tuple[Any, ...]  # the group with the least key is the most promising; the keys of one queue can be compared
+    members: tuple[M, ...] = field(compare=False)  # at least one, in the order of the model
+    # what was found out about the group as a whole, where that comes before its turn
     answer: Any = field(default=None, compare=False)
 
     def split(self) -> list[tuple[M, ...]]:

@@ -36,61 +36,44 @@ _MOST_NEEDED = 100_000
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pairs:
-    """A metric of float and of another model on the same samples.
+    """A metric of float and of another model on the same samples."""
 
-    Attributes:
-        name: of the metric.
-        value, drop: of the other model, and float's minus it.
-        samples: how many, at least one.
-        hits: where the metric is a share of hits: for each, whether float has it and whether the other model has it,
-            shape (hits,); None for other metrics.
-        is_agreement: float has all hits by definition.
-        drop_of: the drop over the samples with these indices, shape (n,). Raises InlayError where there is none.
-        higher_is_better: otherwise the drop is how far it rises above float's.
-    """
-
-    name: str
+    name: str  # of the metric
+    # value, drop: of the other model, and float's minus it
     value: float
     drop: float
-    samples: int
+    samples: int  # how many, at least one
+    # where the metric is a share of hits: for each, whether float has it and whether the other model has it, shape
+    # (hits,); None for other metrics
     hits: tuple[np.ndarray, np.ndarray] | None
-    is_agreement: bool
+    is_agreement: bool  # float has all hits by definition
+    # the drop over the samples with these indices, shape (n,). Raises InlayError where there is none.
     drop_of: Callable[[np.ndarray], float]
-    higher_is_better: bool = True
+    higher_is_better: bool = True  # otherwise the drop is how far it rises above float's
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricStatement:
-    """What can be said of a metric on new samples.
+    """What can be said of a metric on new samples."""
 
-    Attributes:
-        name: of the metric.
-        value, drop: on the judged samples, and float's value minus it.
-        most_drop: what the drop does not exceed on new samples, with ``confidence``; None where nothing can be said.
-        confidence: that it is so.
-        samples: how many were judged.
-        method: behind ``most_drop``.
-        hits: of how many counts float and the delivered model have which: both or only the delivered one (``right``),
-            only float (``lost``), only the delivered one (``won``), all (``of``); None where nothing is counted.
-        needed: how many counts (or samples) would be needed to state ``max_drop`` if they were like these; None where
-            no number would do.
-        max_drop: most drop that was asked for, or None.
-        why: there is no limit; empty where there is one.
-        higher_is_better: otherwise drops are how far it rises above float's.
-    """
-
-    name: str
+    name: str  # of the metric
+    # value, drop: on the judged samples, and float's value minus it
     value: float
     drop: float
+    # what the drop does not exceed on new samples, with `confidence`; None where nothing can be said
     most_drop: float | None
-    confidence: float
-    samples: int
-    method: Method
+    confidence: float  # that it is so
+    samples: int  # how many were judged
+    method: Method  # behind `most_drop`
+    # of how many counts float and the delivered model have which: both or only the delivered one (`right`), only float
+    # (`lost`), only the delivered one (`won`), all (`of`); None where nothing is counted
     hits: dict[str, int] | None = None
+    # how many counts (or samples) would be needed to state `max_drop` if they were like these; None where no number
+    # would do
     needed: int | None = None
-    max_drop: float | None = None
-    why: str = ""
-    higher_is_better: bool = True
+    max_drop: float | None = None  # most drop that was asked for, or None
+    why: str = ""  # there is no limit; empty where there is one
+    higher_is_better: bool = True  # otherwise drops are how far it rises above float's
 
     @property
     def breaks_bound(self) -> bool:

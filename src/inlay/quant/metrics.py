@@ -15,17 +15,14 @@ Outputs = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Agreement:
-    """A metric that compares with the float model in place of labels.
+    """A metric that compares with the float model in place of labels."""
 
-    Attributes:
-        of: takes every sample's outputs, and those of the float model, both without padding; 1 for the same ones, or
-            what is best where it is no share.
-        hits: takes the same where ``of`` is the mean of independent hits, and gives these, shape (hits,); else None.
-        counts: takes the same where ``of`` is a share, and gives how many it counts and of how many; else None.
-    """
-
+    # takes every sample's outputs, and those of the float model, both without padding; 1 for the same ones, or what is
+    # best where it is no share
     of: Callable[[Sequence[Outputs], Sequence[Outputs]], float]
+    # takes the same where `of` is the mean of independent hits, and gives these, shape (hits,); else None
     hits: Callable[[Sequence[Outputs], Sequence[Outputs]], np.ndarray] | None = None
+    # takes the same where `of` is a share, and gives how many it counts and of how many; else None
     counts: Callable[[Sequence[Outputs], Sequence[Outputs]], tuple[int, int]] | None = None
 
     @classmethod

@@ -38,15 +38,10 @@ _PINNED_SHARE, _PINNED_ERROR = 0.1, 0.5
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of an output.
+    """A part of an output."""
 
-    Attributes:
-        name: for people, as numpy writes it: ``output0[:, 4:84]``.
-        where: indices by axis.
-    """
-
-    name: str
-    where: Mapping[int, slice | np.ndarray]
+    name: str  # for people, as numpy writes it: `output0[:, 4:84]`
+    where: Mapping[int, slice | np.ndarray]  # indices by axis
 
     def of(self, array: np.ndarray) -> np.ndarray:
         """The part of ``array``."""
@@ -57,14 +52,11 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """How outputs are divided.
+    """How outputs are divided."""
 
-    Attributes:
-        divided: parts by output; an output that is compared as a whole is left out.
-        sizes: by output, the sizes of the axes that are divided.
-    """
-
+    # parts by output; an output that is compared as a whole is left out
     divided: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    # by output, the sizes of the axes that are divided
     sizes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @classmethod

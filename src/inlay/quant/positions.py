@@ -39,17 +39,13 @@ _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "R
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Where values hold padding.
+    """Where values hold padding."""
 
-    Attributes:
-        mask: the input that tells; empty where nothing is left out.
-        axes: of values that have rows for positions, the axis along which they lie.
-        keys: of products of two such values, the axis of the positions of the second one: in attention what nobody
-            looks at, before its mask says so.
-    """
-
-    mask: str = ""
+    mask: str = ""  # the input that tells; empty where nothing is left out
+    # of values that have rows for positions, the axis along which they lie
     axes: Mapping[str, int] = field(default_factory=dict)
+    # of products of two such values, the axis of the positions of the second one: in attention what nobody looks at,
+    # before its mask says so
     keys: Mapping[str, int] = field(default_factory=dict)
 
     def kept(self, feed: Feed) -> np.ndarray | None:

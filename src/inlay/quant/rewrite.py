@@ -26,22 +26,15 @@ Form = TypeVar("Form")
 
 
 class Rewrite(ABC, Generic[Form]):
-    """One rewrite of a target; subclasses are frozen dataclasses whose fields are their thresholds.
+    """One rewrite of a target; subclasses are frozen dataclasses whose fields are their thresholds."""
 
-    Attributes:
-        name: identifies it in placements, recipes and journals.
-        exact: the results are the same to the bit; otherwise up to the order of float operations, and
-            to rounding that the target's operator does inside.
-        selectable: applied only where a placement names it, rather than wherever it applies.
-        reason: for people: why the rewritten operator is faster.
-        source: where the thresholds come from, or what measures whether it pays.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # identifies it in placements, recipes and journals
+    # the results are the same to the bit; otherwise up to the order of float operations, and to rounding that the
+    # target's operator does inside
     exact: ClassVar[bool] = True
-    selectable: ClassVar[bool] = False
-    reason: ClassVar[str]
-    source: ClassVar[str]
+    selectable: ClassVar[bool] = False  # applied only where a placement names it, rather than wherever it applies
+    reason: ClassVar[str]  # for people: why the rewritten operator is faster
+    source: ClassVar[str]  # where the thresholds come from, or what measures whether it pays
 
     @property
     def digest(self) -> str:

@@ -29,26 +29,16 @@ Form = Literal["Relu", "Clip"]
 
 @dataclass(frozen=True)
 class Saturation:
-    """A Clip or Relu in the place of a Q/DQ pair.
+    """A Clip or Relu in the place of a Q/DQ pair."""
 
-    Attributes:
-        node: its name.
-        value: what it reads.
-        bounds: the least and the largest value that the pair's integers represent.
-        step: the pair's scale.
-        ends: whether the lower and the upper bound matter: not where every reader clips as much.
-        rectifies: the operator before it makes negative values, and the pair none: a Relu was dropped here.
-        form: what stands there now.
-        weighs: a Softmax over the last axis reads it, and nothing else does: far below the largest, values are all one.
-    """
-
-    node: str
-    value: str
-    bounds: Range
-    step: float
-    ends: tuple[bool, bool]
-    rectifies: bool
-    form: Form = "Clip"
+    node: str  # its name
+    value: str  # what it reads
+    bounds: Range  # the least and the largest value that the pair's integers represent
+    step: float  # the pair's scale
+    ends: tuple[bool, bool]  # whether the lower and the upper bound matter: not where every reader clips as much
+    rectifies: bool  # the operator before it makes negative values, and the pair none: a Relu was dropped here
+    form: Form = "Clip"  # what stands there now
+    # a Softmax over the last axis reads it, and nothing else does: far below the largest, values are all one
     weighs: bool = False
 
 

@@ -38,16 +38,12 @@ Ask = Callable[[Iterable[Placement]], Iterator[Powers]]
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Noise of single sources, each alone.
+    """Noise of single sources, each alone."""
 
-    Attributes:
-        values: by value, where all its readers see it quantized.
-        constants: by unit, where its weight and its other constants are rounded.
-        forms: by form, then by unit, where that unit alone runs in it.
-    """
-
-    values: Mapping[str, Powers] = field(default_factory=dict)
+    values: Mapping[str, Powers] = field(default_factory=dict)  # by value, where all its readers see it quantized
+    # by unit, where its weight and its other constants are rounded
     constants: Mapping[str, Powers] = field(default_factory=dict)
+    # by form, then by unit, where that unit alone runs in it
     forms: Mapping[str, Mapping[str, Powers]] = field(default_factory=dict)
 
     @classmethod
@@ -78,19 +74,12 @@ class _Source:
 
 @dataclass(frozen=True)
 class ProbeBudget:
-    """How many noise probes fit into the time.
+    """How many noise probes fit into the time."""
 
-    Attributes:
-        ranked_samples: that are ranked by the noise that arises on them.
-        placement_samples: of these, the noisiest, for the noise of a whole placement.
-        source_samples: the same for the noise of single sources.
-        questions: about single sources.
-    """
-
-    ranked_samples: int
-    placement_samples: int
-    source_samples: int
-    questions: int
+    ranked_samples: int  # that are ranked by the noise that arises on them
+    placement_samples: int  # of these, the noisiest, for the noise of a whole placement
+    source_samples: int  # the same for the noise of single sources
+    questions: int  # about single sources
 
     def as_json(self) -> dict[str, int]:
         """As plain data; see :meth:`from_json`."""

@@ -60,17 +60,11 @@ def grid_of(node: ir.Node) -> Grid | None:
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """What an operator reads at one slot.
+    """What an operator reads at one slot."""
 
-    Attributes:
-        slot: of the operator.
-        value: what it reads: the result of ``dequantizer``, where there is one.
-        dequantizer: the DequantizeLinear before it, or None.
-    """
-
-    slot: int
-    value: ir.Value
-    dequantizer: ir.Node | None
+    slot: int  # of the operator
+    value: ir.Value  # what it reads: the result of `dequantizer`, where there is one
+    dequantizer: ir.Node | None  # the DequantizeLinear before it, or None
 
     @property
     def quantizer(self) -> ir.Node | None:
@@ -101,21 +95,13 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What becomes of one result of an operator.
+    """What becomes of one result of an operator."""
 
-    Attributes:
-        value: behind the activations that its target would absorb.
-        absorbed: those, in order.
-        quantizers: the QuantizeLinear nodes that read it.
-        floats: the other nodes that read it, each once.
-        is_output: an output of the graph is this very value.
-    """
-
-    value: ir.Value
-    absorbed: tuple[ir.Node, ...]
-    quantizers: tuple[ir.Node, ...]
-    floats: tuple[ir.Node, ...]
-    is_output: bool
+    value: ir.Value  # behind the activations that its target would absorb
+    absorbed: tuple[ir.Node, ...]  # those, in order
+    quantizers: tuple[ir.Node, ...]  # the QuantizeLinear nodes that read it
+    floats: tuple[ir.Node, ...]  # the other nodes that read it, each once
+    is_output: bool  # an output of the graph is this very value
 
 
 class Site:

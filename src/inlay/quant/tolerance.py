@@ -72,36 +72,25 @@ _MOST_NEEDED = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What can be said of the accuracy of new samples.
+    """What can be said of the accuracy of new samples."""
 
-    Attributes:
-        limit_db: SQNR of the worst output that at least ``share`` of new samples keep; None where that cannot be said,
-            as of one sample, or of fewer than enough that are all exact.
-        share: of new samples.
-        confidence: that it is so.
-        samples: how many were judged.
-        assumption: behind ``limit_db``.
-        least_db: the worst of those judged; None without any.
-        needed: how many would have to be judged for a limit at the bound without an assumption; None where too many
-            of those judged are below the bound for any number to help.
-        bound_db: least SQNR that was asked for, or None.
-        share_of_least: of new samples that keep ``least_db``, with the same confidence and no assumption.
-        would_show: how many samples like these would state the bound, with or without the assumption; None where that
-            is not known, or no number would.
-        mean_db: of those judged; None without any.
-    """
-
+    # SQNR of the worst output that at least `share` of new samples keep; None where that cannot be said, as of one
+    # sample, or of fewer than enough that are all exact
     limit_db: float | None
-    share: float
-    confidence: float
-    samples: int
-    assumption: Assumption
-    least_db: float | None
+    share: float  # of new samples
+    confidence: float  # that it is so
+    samples: int  # how many were judged
+    assumption: Assumption  # behind `limit_db`
+    least_db: float | None  # the worst of those judged; None without any
+    # how many would have to be judged for a limit at the bound without an assumption; None where too many of those
+    # judged are below the bound for any number to help
     needed: int | None
-    bound_db: float | None = None
-    share_of_least: float = 0.0
+    bound_db: float | None = None  # least SQNR that was asked for, or None
+    share_of_least: float = 0.0  # of new samples that keep `least_db`, with the same confidence and no assumption
+    # how many samples like these would state the bound, with or without the assumption; None where that is not known,
+    # or no number would
     would_show: int | None = None
-    mean_db: float | None = None
+    mean_db: float | None = None  # of those judged; None without any
 
     @property
     def breaks_bound(self) -> bool:

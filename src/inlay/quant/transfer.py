@@ -23,17 +23,11 @@ about 0.01; where normalization folded a scale into the weight its qparams are m
 
 @dataclass(frozen=True, eq=False)
 class Transferred:
-    """A placement carried over to another form of the same model.
+    """A placement carried over to another form of the same model."""
 
-    Attributes:
-        placement: the ports of that form.
-        qparams: of the values that they read.
-        missing: sites without a counterpart, and why.
-    """
-
-    placement: Placement
-    qparams: Mapping[tuple[str, QType], QParams]
-    missing: tuple[Leftover, ...]
+    placement: Placement  # the ports of that form
+    qparams: Mapping[tuple[str, QType], QParams]  # of the values that they read
+    missing: tuple[Leftover, ...]  # sites without a counterpart, and why
 
 
 def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph | None = None) -> Transferred:

@@ -24,38 +24,23 @@ from inlay.trial import counted
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded of one model.
+    """What was recorded of one model."""
 
-    Attributes:
-        part: the model as the pipeline has it; its seconds are those of all its runs.
-        samples: that were kept.
-        shapes: how many different shapes these have.
-        processes: in which it ran.
-        notes: what people should know of it.
-    """
-
-    part: Part
-    samples: int
-    shapes: int
-    processes: int
-    notes: tuple[str, ...]
+    part: Part  # the model as the pipeline has it; its seconds are those of all its runs
+    samples: int  # that were kept
+    shapes: int  # how many different shapes these have
+    processes: int  # in which it ran
+    notes: tuple[str, ...]  # what people should know of it
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a program's sessions were fed.
+    """What a program's sessions were fed."""
 
-    Attributes:
-        folder: where ``pipeline.yaml`` and the samples are.
-        models: by the time of their first run.
-        exit_code: of the program.
-        notes: what people should know of the recording as a whole.
-    """
-
-    folder: Path
-    models: tuple[Recorded, ...]
-    exit_code: int = 0
-    notes: tuple[str, ...] = ()
+    folder: Path  # where `pipeline.yaml` and the samples are
+    models: tuple[Recorded, ...]  # by the time of their first run
+    exit_code: int = 0  # of the program
+    notes: tuple[str, ...] = ()  # what people should know of the recording as a whole
 
 
 @dataclass

@@ -23,36 +23,22 @@ _HEAD = "# The models of a program, with the samples of each; paths are relative
 
 @dataclass(frozen=True)
 class Part:
-    """One model of a pipeline.
+    """One model of a pipeline."""
 
-    Attributes:
-        name: of its own in the pipeline, as a file may be named.
-        model: the file.
-        data: its samples, as ``--data`` takes them; None without.
-        runs: how often it runs, in one unit for all: per task, or in one recording.
-        seconds: that these runs take together; None where nobody measured.
-        sha256: digest of the model when it was recorded; empty where that is not known.
-    """
-
-    name: str
-    model: Path
-    data: str | None = None
-    runs: float = 1.0
-    seconds: float | None = None
-    sha256: str = ""
+    name: str  # of its own in the pipeline, as a file may be named
+    model: Path  # the file
+    data: str | None = None  # its samples, as `--data` takes them; None without
+    runs: float = 1.0  # how often it runs, in one unit for all: per task, or in one recording
+    seconds: float | None = None  # that these runs take together; None where nobody measured
+    sha256: str = ""  # digest of the model when it was recorded; empty where that is not known
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The models of a program, in the order of their first runs.
+    """The models of a program, in the order of their first runs."""
 
-    Attributes:
-        parts: at least one.
-        program: the command that was recorded, for people; may be empty.
-    """
-
-    parts: tuple[Part, ...]
-    program: str = ""
+    parts: tuple[Part, ...]  # at least one
+    program: str = ""  # the command that was recorded, for people; may be empty
 
     def write(self, folder: Path) -> Path:
         """Write ``pipeline.yaml`` into ``folder``, and return its path."""

@@ -32,29 +32,18 @@ def facts_of(result: Mapping[str, Any]) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
-    """A finished run.
+    """A finished run."""
 
-    Attributes:
-        folder: where it is.
-        result: the content of ``result.json``.
-        trials: every trial, in order.
-        selectable: keys of the trials that ``inlay select`` can write.
-        sizes: bytes of the candidates, by key, as far as known.
-        sentinel: nanoseconds of the given model in each block of a race, in order.
-        evidence: None where the run left none: it ended before there was a candidate, or is of an older version.
-        profiles: kernel times by candidate key, of those that were profiled.
-        recipe: the content of ``recipe.yaml``; empty where there is none.
-    """
-
-    folder: Path
-    result: Mapping[str, Any]
-    trials: Sequence[Record]
-    selectable: frozenset[str]
-    sizes: Mapping[str, int]
-    sentinel: Sequence[float]
+    folder: Path  # where it is
+    result: Mapping[str, Any]  # the content of `result.json`
+    trials: Sequence[Record]  # every trial, in order
+    selectable: frozenset[str]  # keys of the trials that `inlay select` can write
+    sizes: Mapping[str, int]  # bytes of the candidates, by key, as far as known
+    sentinel: Sequence[float]  # nanoseconds of the given model in each block of a race, in order
+    # None where the run left none: it ended before there was a candidate, or is of an older version
     evidence: Evidence | None
-    profiles: Mapping[str, Sequence[KernelTime]]
-    recipe: str
+    profiles: Mapping[str, Sequence[KernelTime]]  # kernel times by candidate key, of those that were profiled
+    recipe: str  # the content of `recipe.yaml`; empty where there is none
 
     @property
     def baseline_ms(self) -> float:

@@ -52,21 +52,13 @@ def prices(kernels: Sequence[KernelTime]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class UnitRow:
-    """One unit of the table.
+    """One unit of the table."""
 
-    Attributes:
-        facts: what the run left of it.
-        executed: how it ran: one of the words at the top of this file.
-        ns: of its kernels in the delivered model; None where none is known.
-        saved_ns: by how much less that is than in the float model; None where either is unknown.
-        why: why it is not in low precision, or what is odd; empty where there is nothing to say.
-    """
-
-    facts: UnitFacts
-    executed: str
-    ns: float | None
-    saved_ns: float | None
-    why: str
+    facts: UnitFacts  # what the run left of it
+    executed: str  # how it ran: one of the words at the top of this file
+    ns: float | None  # of its kernels in the delivered model; None where none is known
+    saved_ns: float | None  # by how much less that is than in the float model; None where either is unknown
+    why: str  # why it is not in low precision, or what is odd; empty where there is nothing to say
 
 
 def unit_rows(run: FinishedRun, evidence: Evidence) -> list[UnitRow]:

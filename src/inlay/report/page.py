@@ -92,21 +92,13 @@ def page(run: FinishedRun) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """Kernel time of one model.
+    """Kernel time of one model."""
 
-    Attributes:
-        name: of it.
-        parts: nanoseconds by kind; where its latency was measured, their sum is that.
-        total: the sum.
-        profiled: that of the profile itself.
-        measured: whether its latency was measured.
-    """
-
-    name: str
-    parts: Mapping[str, float]
-    total: float
-    profiled: float
-    measured: bool
+    name: str  # of it
+    parts: Mapping[str, float]  # nanoseconds by kind; where its latency was measured, their sum is that
+    total: float  # the sum
+    profiled: float  # that of the profile itself
+    measured: bool  # whether its latency was measured
 
 
 def bars(run: FinishedRun, evidence: Evidence) -> list[Bar]:

@@ -25,26 +25,19 @@ _BAND = (0.05, 0.95)
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """One point of a chart: where it is, how it looks, and what is said about it.
+    """One point of a chart: where it is, how it looks, and what is said about it."""
 
-    Attributes:
-        x, y: on the page.
-        low, high: ends of its error bar there; equal to ``y`` without one.
-        shape: ``anchor``, ``best``, ``point``, ``outside`` or ``failed``.
-        label: its name.
-        details: pairs of words to show when it is chosen.
-        command: the line that writes this model; empty where there is none.
-        cut: whether the error bar goes on beyond the lower and the upper end of the chart.
-    """
-
+    # x, y: on the page
     x: float
     y: float
+    # low, high: ends of its error bar there; equal to `y` without one
     low: float
     high: float
-    shape: str
-    label: str
-    details: Sequence[tuple[str, str]]
-    command: str = ""
+    shape: str  # `anchor`, `best`, `point`, `outside` or `failed`
+    label: str  # its name
+    details: Sequence[tuple[str, str]]  # pairs of words to show when it is chosen
+    command: str = ""  # the line that writes this model; empty where there is none
+    # whether the error bar goes on beyond the lower and the upper end of the chart
     cut: tuple[bool, bool] = (False, False)
 
 

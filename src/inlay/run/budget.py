@@ -27,19 +27,12 @@ _RECENT = 3
 
 @dataclass(frozen=True, eq=False)
 class SearchTime:
-    """How long the search may go on: asked anew each time, as steps get faster or slower and contenders more.
+    """How long the search may go on: asked anew each time, as steps get faster or slower and contenders more."""
 
-    Attributes:
-        plan: of the command.
-        contenders: how many models would be confirmed at the time.
-        samples: that a candidate is judged on.
-        blocks: of the first look of a race.
-    """
-
-    plan: Schedule
-    contenders: Callable[[], int]
-    samples: int
-    blocks: int
+    plan: Schedule  # of the command
+    contenders: Callable[[], int]  # how many models would be confirmed at the time
+    samples: int  # that a candidate is judged on
+    blocks: int  # of the first look of a race
 
     def end(self) -> Deadline:
         """When the search must end, with one more contender."""

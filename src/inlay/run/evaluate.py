@@ -34,21 +34,13 @@ _LEAST_PROFILE = 3
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that was evaluated.
+    """A model that was evaluated."""
 
-    Attributes:
-        key: identifies its content.
-        trial: its trial.
-        write: writes its file (again), for measuring.
-        placement: what it quantizes, or None for a file that was given.
-        source: the given file, or None.
-    """
-
-    key: str
-    trial: Trial
-    write: Callable[[], Artifact]
-    placement: Placement | None = None
-    source: Path | None = None
+    key: str  # identifies its content
+    trial: Trial  # its trial
+    write: Callable[[], Artifact]  # writes its file (again), for measuring
+    placement: Placement | None = None  # what it quantizes, or None for a file that was given
+    source: Path | None = None  # the given file, or None
 
     @property
     def latency_ns(self) -> float:

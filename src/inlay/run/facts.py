@@ -32,19 +32,12 @@ from inlay.types import Port, PortRewrite
 
 @dataclass(frozen=True)
 class CalibrationRecord:
-    """The quantization parameters that a run's candidates were written with.
+    """The quantization parameters that a run's candidates were written with."""
 
-    Attributes:
-        digest: of the calibration.
-        target: digest of the target's fingerprint.
-        spec: the target.
-        table: the quantization parameters, for :meth:`inlay.quant.qparams.QParamsTable.from_json`.
-    """
-
-    digest: str
-    target: str
-    spec: TargetSpec
-    table: Mapping[str, Any]
+    digest: str  # of the calibration
+    target: str  # digest of the target's fingerprint
+    spec: TargetSpec  # the target
+    table: Mapping[str, Any]  # the quantization parameters, for `from_json`
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; see :meth:`from_json`."""
@@ -61,19 +54,14 @@ class CalibrationRecord:
 
 @dataclass(frozen=True)
 class PrecisionChoice:
-    """What a target that computes float32 operators in fewer bits was tuned for in.
+    """What a target that computes float32 operators in fewer bits was tuned for in."""
 
-    Attributes:
-        own: the type in which it computes them by itself.
-        options: of the target, with which it computes in float32; none where it was tuned for in its own precision.
-        gain: how much faster the given model is in float32, paired; None where that was not measured.
-        late: there was no time for that.
-    """
-
-    own: str
+    own: str  # the type in which it computes them by itself
+    # of the target, with which it computes in float32; none where it was tuned for in its own precision
     options: Mapping[str, OptionValue] = field(default_factory=dict)
+    # how much faster the given model is in float32, paired; None where that was not measured
     gain: Interval | None = None
-    late: bool = False
+    late: bool = False  # there was no time for that
 
     @property
     def note(self) -> str:

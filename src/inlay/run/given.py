@@ -35,23 +35,14 @@ _HANG_FACTOR = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The model as it was given.
+    """The model as it was given."""
 
-    Attributes:
-        file: of it.
-        feeds: the samples of :attr:`~inlay.run.inputs.RunInputs.judging`, those of the selection first.
-        compared: what compares others with it on these, once its outputs are known.
-        reference: gives its outputs in float32, see :mod:`inlay.run.reference`.
-        rounded: what the target itself makes of the feeds, where that is something else.
-        precision: that the target computes in then, for people.
-    """
-
-    file: Artifact
-    feeds: Sequence[Path]
-    compared: Callable[[], Judge]
-    reference: RunFiles
-    rounded: Sequence[Outputs] | None = None
-    precision: str = ""
+    file: Artifact  # of it
+    feeds: Sequence[Path]  # the samples of `judging`, those of the selection first
+    compared: Callable[[], Judge]  # what compares others with it on these, once its outputs are known
+    reference: RunFiles  # gives its outputs in float32, see `reference`
+    rounded: Sequence[Outputs] | None = None  # what the target itself makes of the feeds, where that is something else
+    precision: str = ""  # that the target computes in then, for people
 
     @cached_property
     def judge(self) -> Judge:

@@ -53,68 +53,42 @@ OUTPUTS = ("model.onnx", "model.onnx.data", "result.json", "recipe.yaml", "run.s
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TuneRequest:
-    """What a caller asks for.
+    """What a caller asks for."""
 
-    Attributes:
-        file: the ONNX model.
-        out: folder for the results; the same request continues the run in it.
-        samples: real inputs, with labels where the metric needs them; None for random inputs (latency is then real,
-            accuracy is not).
-        config: settings.
-        metric: the function behind ``config.bound.metric``.
-        evaluator: the evaluation behind ``config.bound.evaluation``.
-        restart: forget an earlier run in ``out``.
-        progress: hears what happens.
-        lab: where latency is measured, and by which clock; this machine's own by default.
-        before_s: seconds of the budget that the command has used up before this.
-        sources: files and folders besides the model that all this was read from: no command on the run overwrites them.
-        any_precision: where the target computes float32 operators in fewer bits, and the given model is faster in
-            float32, the run is for the target as it computes in float32.
-    """
-
-    file: ModelFile
-    out: Path
+    file: ModelFile  # the ONNX model
+    out: Path  # folder for the results; the same request continues the run in it
+    # real inputs, with labels where the metric needs them; None for random inputs (latency is then real, accuracy is
+    # not)
     samples: Samples | None = None
-    config: TuneConfig = field(default_factory=TuneConfig)
-    metric: Metric | None = None
-    evaluator: ModelEvaluator | None = None
-    restart: bool = False
-    progress: Progress = field(default_factory=Silent)
-    lab: Lab = HERE
-    before_s: float = 0.0
+    config: TuneConfig = field(default_factory=TuneConfig)  # settings
+    metric: Metric | None = None  # the function behind `config.bound.metric`
+    evaluator: ModelEvaluator | None = None  # the evaluation behind `config.bound.evaluation`
+    restart: bool = False  # forget an earlier run in `out`
+    progress: Progress = field(default_factory=Silent)  # hears what happens
+    lab: Lab = HERE  # where latency is measured, and by which clock; this machine's own by default
+    before_s: float = 0.0  # seconds of the budget that the command has used up before this
+    # files and folders besides the model that all this was read from: no command on the run overwrites them
     sources: tuple[Path, ...] = ()
+    # where the target computes float32 operators in fewer bits, and the given model is faster in float32, the run is
+    # for the target as it computes in float32
     any_precision: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunInputs:
-    """What a run works with, once everything that can be wrong with the call has been ruled out.
+    """What a run works with, once everything that can be wrong with the call has been ruled out."""
 
-    Attributes:
-        config: settings.
-        file: the model.
-        qdq_baseline: the Q/DQ model to beat, or None.
-        samples: all samples.
-        parts: the same, split for calibration, selection and verification.
-        judged: how many samples candidates are judged on (:attr:`judging`).
-        workload: what latency is measured on.
-        metric: the function behind ``config.bound.metric``, or None.
-        evaluator: the evaluation behind ``config.bound.evaluation``, or None.
-        out: folder of the results.
-        sources: what all this was read from besides the model.
-    """
-
-    config: TuneConfig
-    file: ModelFile
-    qdq_baseline: ModelFile | None
-    samples: Samples
-    parts: Split
-    judged: int
-    workload: Workload
-    metric: Metric | None
-    evaluator: ModelEvaluator | None
-    out: Path
-    sources: tuple[Path, ...] = ()
+    config: TuneConfig  # settings
+    file: ModelFile  # the model
+    qdq_baseline: ModelFile | None  # the Q/DQ model to beat, or None
+    samples: Samples  # all samples
+    parts: Split  # the same, split for calibration, selection and verification
+    judged: int  # how many samples candidates are judged on (`judging`)
+    workload: Workload  # what latency is measured on
+    metric: Metric | None  # the function behind `config.bound.metric`, or None
+    evaluator: ModelEvaluator | None  # the evaluation behind `config.bound.evaluation`, or None
+    out: Path  # folder of the results
+    sources: tuple[Path, ...] = ()  # what all this was read from besides the model
 
     @classmethod
     def of(cls, asked: TuneRequest, rng: np.random.Generator) -> RunInputs:

@@ -35,17 +35,11 @@ _RUN_FOLDER = "dry"
 
 @dataclass(frozen=True)
 class Quantizable:
-    """What of a prepared model a target can run in low precision.
+    """What of a prepared model a target can run in low precision."""
 
-    Attributes:
-        operators: by operator, how many units can have it, and how many there are.
-        forms: by the name of each further precision, how many units have it.
-        reasons: why the others stay float, and how many each.
-    """
-
-    operators: Mapping[str, tuple[int, int]]
-    forms: Mapping[str, int]
-    reasons: Mapping[str, int]
+    operators: Mapping[str, tuple[int, int]]  # by operator, how many units can have it, and how many there are
+    forms: Mapping[str, int]  # by the name of each further precision, how many units have it
+    reasons: Mapping[str, int]  # why the others stay float, and how many each
 
     @classmethod
     def of(cls, prepared: PreparedModel) -> Quantizable:
@@ -65,33 +59,21 @@ class Quantizable:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What a model is.
+    """What a model is."""
 
-    Attributes:
-        path, sha256, size_bytes: of the file; the size with its weights.
-        opsets: version by domain, ``ai.onnx`` for the default one.
-        inputs: that samples must provide.
-        outputs: each as name, type and shape in words.
-        operators: how many of each the file holds.
-        is_quantized: it holds Q/DQ nodes, or operators on integers.
-        quantizable: once normalized; None where the model could not be run.
-        trouble: why it could not be run; empty where it was.
-        notes: how the file was read, for people.
-        sizes: of dynamic dimensions, as the template has them, by symbol.
-    """
-
+    # path, sha256, size_bytes: of the file; the size with its weights
     path: Path
     sha256: str
     size_bytes: int
-    opsets: Mapping[str, int]
-    inputs: tuple[InputSpec, ...]
-    outputs: tuple[str, ...]
-    operators: Mapping[str, int]
-    is_quantized: bool
-    quantizable: Quantizable | None
-    trouble: str = ""
-    notes: tuple[str, ...] = ()
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    opsets: Mapping[str, int]  # version by domain, `ai.onnx` for the default one
+    inputs: tuple[InputSpec, ...]  # that samples must provide
+    outputs: tuple[str, ...]  # each as name, type and shape in words
+    operators: Mapping[str, int]  # how many of each the file holds
+    is_quantized: bool  # it holds Q/DQ nodes, or operators on integers
+    quantizable: Quantizable | None  # once normalized; None where the model could not be run
+    trouble: str = ""  # why it could not be run; empty where it was
+    notes: tuple[str, ...] = ()  # how the file was read, for people
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of dynamic dimensions, as the template has them, by symbol
 
     @property
     def template(self) -> str:
@@ -187,29 +169,19 @@ def _words(value: ir.Value) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What a run would do.
+    """What a run would do."""
 
-    Attributes:
-        quantizable: what there is to decide.
-        anchors: by name, the Q/DQ sites of each placement that would be measured first.
-        inference_ms, build_s, trial_s: of the given model, of a candidate, and of judging one, once measured.
-        samples: for ranges, for the search, and for the verdict.
-        budget_s: of the whole command; infinite without a limit.
-        shares: of the budget, in seconds: what is spent already, calibration, search, confirmation.
-        trials: that the search has time for; None without a limit.
-        bound: on the accuracy, in words.
-    """
-
-    quantizable: Quantizable
-    anchors: Mapping[str, int]
+    quantizable: Quantizable  # what there is to decide
+    anchors: Mapping[str, int]  # by name, the Q/DQ sites of each placement that would be measured first
+    # inference_ms, build_s, trial_s: of the given model, of a candidate, and of judging one, once measured
     inference_ms: float
     build_s: float
     trial_s: float
-    samples: tuple[int, int, int]
-    budget_s: float
-    shares: Mapping[str, float]
-    trials: int | None
-    bound: str
+    samples: tuple[int, int, int]  # for ranges, for the search, and for the verdict
+    budget_s: float  # of the whole command; infinite without a limit
+    shares: Mapping[str, float]  # of the budget, in seconds: what is spent already, calibration, search, confirmation
+    trials: int | None  # that the search has time for; None without a limit
+    bound: str  # on the accuracy, in words
 
 
 def dry_run(asked: TuneRequest) -> DryRun:

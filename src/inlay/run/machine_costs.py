@@ -32,19 +32,12 @@ _LARGEST_BYTES = 20_000_000  # a table has some hundred rows
 
 @dataclass(frozen=True)
 class MachineCosts:
-    """A cost table and where it comes from.
+    """A cost table and where it comes from."""
 
-    Attributes:
-        table: the fits; None where there are none for this processor.
-        source: for people: measured here, or shipped, or why there are none.
-        own: it was measured on this very target.
-        warning: what is wrong with a file that was left alone; empty where nothing is.
-    """
-
-    table: CostTable | None
-    source: str
-    own: bool = False
-    warning: str = ""
+    table: CostTable | None  # the fits; None where there are none for this processor
+    source: str  # for people: measured here, or shipped, or why there are none
+    own: bool = False  # it was measured on this very target
+    warning: str = ""  # what is wrong with a file that was left alone; empty where nothing is
 
 
 def path_of(fingerprint: Fingerprint, folder: Path | None = None) -> Path:

@@ -33,35 +33,22 @@ class Probes:
 
     How many samples and questions fit into the time is decided once and journaled, and so is every answer: a resumed
     run asks the same questions and gets the same answers.
-
-    Attributes:
-        prepared: the model.
-        table: qparams.
-        feeds: the selection samples.
-        journal: keeps the answers.
-        seconds: for probing every source.
-        clock: returns seconds.
-        spent: seconds of each call that ran the model.
-        search_end: when the search must end, by what is known at the time; what does not fit is not asked, and not
-            journaled either.
-        costs: what steps take, by what is known at the time.
-        mask: the input that tells which positions are padding.
-        open_pool: for the noise of every source; the samples and questions that fit are found out here.
-        parts: how outputs are divided.
     """
 
-    prepared: PreparedModel
-    table: QParamsTable
-    feeds: Sequence[Feed]
-    journal: Journal
-    seconds: float
-    clock: Callable[[], float] = time.monotonic
-    spent: list[float] = field(default_factory=list)
+    prepared: PreparedModel  # the model
+    table: QParamsTable  # qparams
+    feeds: Sequence[Feed]  # the selection samples
+    journal: Journal  # keeps the answers
+    seconds: float  # for probing every source
+    clock: Callable[[], float] = time.monotonic  # returns seconds
+    spent: list[float] = field(default_factory=list)  # seconds of each call that ran the model
+    # when the search must end, by what is known at the time; what does not fit is not asked, and not journaled either
     search_end: Callable[[], Deadline] = lambda: NEVER
-    costs: Callable[[], Costs] = lambda: FREE
-    mask: str = AUTO_MASK
+    costs: Callable[[], Costs] = lambda: FREE  # what steps take, by what is known at the time
+    mask: str = AUTO_MASK  # the input that tells which positions are padding
+    # for the noise of every source; the samples and questions that fit are found out here
     open_pool: OpenPool | None = None
-    parts: Parts = field(default_factory=Parts)
+    parts: Parts = field(default_factory=Parts)  # how outputs are divided
     _probe: NoiseProbe | None = None
     _broken: bool = False
 

@@ -18,23 +18,14 @@ _LOGGER = logging.getLogger("inlay")
 
 @dataclass(frozen=True)
 class SearchStep:
-    """The search after one more trial.
+    """The search after one more trial."""
 
-    Attributes:
-        trial: the trial.
-        incumbent: the best trial so far.
-        judged: candidates judged so far, the given model aside.
-        timed: races so far.
-        failed: failed trials so far.
-        left_s: seconds that the search may still take; infinite without a limit.
-    """
-
-    trial: Trial
-    incumbent: Trial
-    judged: int
-    timed: int
-    failed: int
-    left_s: float
+    trial: Trial  # the trial
+    incumbent: Trial  # the best trial so far
+    judged: int  # candidates judged so far, the given model aside
+    timed: int  # races so far
+    failed: int  # failed trials so far
+    left_s: float  # seconds that the search may still take; infinite without a limit
 
 
 QUIET_S = 10.0

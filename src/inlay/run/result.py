@@ -69,34 +69,21 @@ def speedup_json(found: Interval | None) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class ShapeFigures:
-    """One of several shapes that latency was measured on.
+    """One of several shapes that latency was measured on."""
 
-    Attributes:
-        shapes: of each input.
-        weight: its share of the mean latency.
-        baseline_ms: median of the given model.
-        latency_ms: of the delivered one: that over ``speedup``.
-        speedup: median of their ratios in the same blocks.
-    """
-
-    shapes: Mapping[str, list[int]]
-    weight: float
-    baseline_ms: float
-    latency_ms: float
-    speedup: float
+    shapes: Mapping[str, list[int]]  # of each input
+    weight: float  # its share of the mean latency
+    baseline_ms: float  # median of the given model
+    latency_ms: float  # of the delivered one: that over `speedup`
+    speedup: float  # median of their ratios in the same blocks
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why the accuracy bound is not shown for what is delivered; as text, the first line of a verdict.
+    """Why the accuracy bound is not shown for what is delivered; as text, the first line of a verdict."""
 
-    Attributes:
-        note: the reason; empty where there is no doubt.
-        broken: the judged samples themselves break the bound; otherwise it is not shown for new ones.
-    """
-
-    note: str = ""
-    broken: bool = False
+    note: str = ""  # the reason; empty where there is no doubt
+    broken: bool = False  # the judged samples themselves break the bound; otherwise it is not shown for new ones
 
     def __str__(self) -> str:
         word = "BELOW THE BOUND" if self.broken else "BOUND NOT SHOWN"
@@ -109,54 +96,33 @@ NO_DOUBT = Doubt()
 
 @dataclass(frozen=True)
 class Best:
-    """The delivered model.
+    """The delivered model."""
 
-    Attributes:
-        origin: which anchor or strategy proposed it.
-        placement_digest: its placement; of the empty one for float.
-        latency_ms: the given model's median in the confirmation over ``speedup``.
-        speedup: over the model as it was given.
-        over_float: over the normalized float model, in the same blocks.
-        selection: accuracy on the samples that the search looked at.
-        verification: accuracy on samples that nothing has seen, or None when there were too few.
-        qdq_pairs: QuantizeLinear nodes in the file.
-        is_float: nothing of it is quantized: no placement was applied, and the file holds no Q/DQ nodes.
-        output_sha256: of the delivered file, which is the measured file.
-        size_bytes: of that file with its weights.
-        memory_bytes: that a session of it takes at most; None where it was not measured, or the target cannot tell.
-        confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
-        shapes: the figures by shape, where latency was measured on several.
-        robustness: what variations of the samples lose; None for float, or where none were made.
-        statement: what the samples say about new ones; None for the given model, and for random samples.
-        metric_statement: the same of the user's metric; None without one.
-        evaluation: what the user's own evaluation of whole models says of it; None without one.
-        bound_shown: whether they reach the bound; None where there is nothing to show: without a bound, of float and
-            the given model, and of random samples, which show nothing.
-        bound_note: why they do not, and what would show it; empty where they do.
-        bound_broken: the judged samples themselves break it.
-    """
-
-    origin: str
-    placement_digest: str
-    latency_ms: float
-    speedup: Interval
-    over_float: Interval
-    selection: Accuracy
-    verification: Accuracy | None
-    qdq_pairs: int
-    is_float: bool
-    output_sha256: str
-    size_bytes: int
-    confirmed: bool = True
-    shapes: tuple[ShapeFigures, ...] = ()
-    robustness: Robustness | None = None
+    origin: str  # which anchor or strategy proposed it
+    placement_digest: str  # its placement; of the empty one for float
+    latency_ms: float  # the given model's median in the confirmation over `speedup`
+    speedup: Interval  # over the model as it was given
+    over_float: Interval  # over the normalized float model, in the same blocks
+    selection: Accuracy  # accuracy on the samples that the search looked at
+    verification: Accuracy | None  # accuracy on samples that nothing has seen, or None when there were too few
+    qdq_pairs: int  # QuantizeLinear nodes in the file
+    is_float: bool  # nothing of it is quantized: no placement was applied, and the file holds no Q/DQ nodes
+    output_sha256: str  # of the delivered file, which is the measured file
+    size_bytes: int  # of that file with its weights
+    confirmed: bool = True  # the figures are those of fresh processes; where none ran, they are those of the search
+    shapes: tuple[ShapeFigures, ...] = ()  # the figures by shape, where latency was measured on several
+    robustness: Robustness | None = None  # what variations of the samples lose; None for float, or where none were made
+    # that a session of it takes at most; None where it was not measured, or the target cannot tell
     memory_bytes: int | None = None
+    # what the samples say about new ones; None for the given model, and for random samples
     statement: Statement | None = None
-    metric_statement: MetricStatement | None = None
-    evaluation: Verdict | None = None
+    metric_statement: MetricStatement | None = None  # the same of the user's metric; None without one
+    evaluation: Verdict | None = None  # what the user's own evaluation of whole models says of it; None without one
+    # whether they reach the bound; None where there is nothing to show: without a bound, of float and the given model,
+    # and of random samples, which show nothing
     bound_shown: bool | None = None
-    bound_note: str = ""
-    bound_broken: bool = False
+    bound_note: str = ""  # why they do not, and what would show it; empty where they do
+    bound_broken: bool = False  # the judged samples themselves break it
 
     @property
     def unproven(self) -> str:

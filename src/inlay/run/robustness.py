@@ -20,15 +20,10 @@ from inlay.trial import counted, shown_sqnr
 
 @dataclass(frozen=True)
 class Robustness:
-    """SQNR of one model, in dB, on samples and on their variations.
+    """SQNR of one model, in dB, on samples and on their variations."""
 
-    Attributes:
-        samples_db: on the samples, of the worst output.
-        varied_db: the same by way of variation; the worst way first.
-    """
-
-    samples_db: float
-    varied_db: Mapping[str, float]
+    samples_db: float  # on the samples, of the worst output
+    varied_db: Mapping[str, float]  # the same by way of variation; the worst way first
 
     def __str__(self) -> str:
         (name, db), *others = self.varied_db.items()
@@ -46,21 +41,13 @@ class Robustness:
 
 @dataclass(frozen=True, eq=False)
 class StressTest:
-    """Variations of some samples, and what the float model makes of them.
+    """Variations of some samples, and what the float model makes of them."""
 
-    Attributes:
-        names: of the ways, one for each file.
-        feeds: files of the variations.
-        reference: outputs of the float model for each.
-        samples: the variations.
-        parts: how outputs are divided; None to find out.
-    """
-
-    names: Sequence[str]
-    feeds: Sequence[Path]
-    reference: Sequence[Outputs]
-    samples: Samples
-    parts: Parts | None = None
+    names: Sequence[str]  # of the ways, one for each file
+    feeds: Sequence[Path]  # files of the variations
+    reference: Sequence[Outputs]  # outputs of the float model for each
+    samples: Samples  # the variations
+    parts: Parts | None = None  # how outputs are divided; None to find out
 
     @classmethod
     def of(

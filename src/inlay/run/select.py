@@ -30,23 +30,14 @@ _MOST_BYTES = 1 << 63  # no file system holds more in one file
 
 @dataclass(frozen=True)
 class Wish:
-    """The constraints of a selection; of the models that keep them the fastest, smallest or leanest is chosen.
+    """The constraints of a selection; of the models that keep them the fastest, smallest or leanest is chosen."""
 
-    Attributes:
-        min_sqnr_db: least SQNR of the worst output on the selection samples, or None.
-        max_drop: most that the metric may fall below float there, or None.
-        max_bytes: most that the file may take with its weights, or None.
-        smallest: the smallest model is wanted, of equal ones the fastest; otherwise the fastest.
-        max_memory: most bytes that a session may take, or None.
-        leanest: the model whose session takes the least memory is wanted.
-    """
-
-    min_sqnr_db: float | None = None
-    max_drop: float | None = None
-    max_bytes: int | None = None
-    smallest: bool = False
-    max_memory: int | None = None
-    leanest: bool = False
+    min_sqnr_db: float | None = None  # least SQNR of the worst output on the selection samples, or None
+    max_drop: float | None = None  # most that the metric may fall below float there, or None
+    max_bytes: int | None = None  # most that the file may take with its weights, or None
+    smallest: bool = False  # the smallest model is wanted, of equal ones the fastest; otherwise the fastest
+    max_memory: int | None = None  # most bytes that a session may take, or None
+    leanest: bool = False  # the model whose session takes the least memory is wanted
 
     def __str__(self) -> str:
         parts = [] if self.min_sqnr_db is None else [f"SQNR at least {self.min_sqnr_db:g} dB"]
@@ -139,31 +130,21 @@ class Selected:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """What ``result.json`` says of a run.
+    """What ``result.json`` says of a run."""
 
-    Attributes:
-        model, sha256: of the run, and its digest then.
-        sources: all that the run was made from.
-        size_bytes, memory_bytes: of the given model in a file and in memory; None where they are not known.
-        latency_ms: of the given model.
-        facts: of the target, which say in what unit that is.
-        bound: of the run, as text; ``none`` without one.
-        delivered: digest of the delivered placement.
-        note: why the bound is not shown for that; empty where it is.
-        rejected: why placements, by digest, failed on unseen samples.
-    """
-
+    # model, sha256: of the run, and its digest then
     model: Path
     sha256: str
-    sources: Sequence[Path]
+    sources: Sequence[Path]  # all that the run was made from
+    # size_bytes, memory_bytes: of the given model in a file and in memory; None where they are not known
     size_bytes: int | None
     memory_bytes: int | None
-    latency_ms: float
-    facts: Mapping[str, str]
-    bound: str
-    delivered: str
-    note: str
-    rejected: Mapping[str, str]
+    latency_ms: float  # of the given model
+    facts: Mapping[str, str]  # of the target, which say in what unit that is
+    bound: str  # of the run, as text; `none` without one
+    delivered: str  # digest of the delivered placement
+    note: str  # why the bound is not shown for that; empty where it is
+    rejected: Mapping[str, str]  # why placements, by digest, failed on unseen samples
 
     @classmethod
     def read(cls, folder: Path) -> _Run:

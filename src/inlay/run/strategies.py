@@ -46,21 +46,13 @@ _DRAWS_STREAM = 1
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Strategies:
-    """The strategies of one run.
+    """The strategies of one run."""
 
-    Attributes:
-        anchors: the first of them; their trials are reported by name.
-        guided: the cost-model strategy; also searches again where the winner fails on unseen samples.
-        joined: what joined the run.
-        chain: all that the run uses, one after the other.
-        probing_s: seconds of each series of noise probes.
-    """
-
-    anchors: Anchors
-    guided: Guided
-    joined: Mapping[str, JoinedStrategy]
-    chain: Strategy
-    probing_s: list[float]
+    anchors: Anchors  # the first of them; their trials are reported by name
+    guided: Guided  # the cost-model strategy; also searches again where the winner fails on unseen samples
+    joined: Mapping[str, JoinedStrategy]  # what joined the run
+    chain: Strategy  # all that the run uses, one after the other
+    probing_s: list[float]  # seconds of each series of noise probes
 
     def save_costs(self, session: Session) -> None:
         """Add the costs that were learned to the cost database."""

@@ -75,19 +75,12 @@ def shared_values(graph: Graph, rules: Rules, node: Node) -> list[str]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Connected shared operators, and the decision about them.
+    """Connected shared operators, and the decision about them."""
 
-    Attributes:
-        nodes: their names, in the order of the search.
-        qtype: the type of all values around them, or None if they stay float.
-        reason: for the decision.
-        competing: types of other neighbours, which were not taken.
-    """
-
-    nodes: tuple[str, ...]
-    qtype: QType | None
-    reason: str
-    competing: tuple[QType, ...] = ()
+    nodes: tuple[str, ...]  # their names, in the order of the search
+    qtype: QType | None  # the type of all values around them, or None if they stay float
+    reason: str  # for the decision
+    competing: tuple[QType, ...] = ()  # types of other neighbours, which were not taken
 
 
 def find_clusters(

@@ -60,20 +60,14 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True)
 class RecipeRule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        scope: what ``pattern`` is matched against.
-        pattern: an operator type, a glob over node names, a prefix of node names, a glob over the names of the
-            model's inputs and outputs, or a port (``name[slot]``); unused for GLOBAL.
-        config: how to quantize, or None to keep float.
-        optional: it may match nothing.
-    """
-
-    scope: Scope
+    scope: Scope  # what `pattern` is matched against
+    # an operator type, a glob over node names, a prefix of node names, a glob over the names of the model's inputs and
+    # outputs, or a port (`name[slot]`); unused for GLOBAL
     pattern: str
-    config: OpConfig | None
-    optional: bool = False
+    config: OpConfig | None  # how to quantize, or None to keep float
+    optional: bool = False  # it may match nothing
 
     @property
     def specific(self) -> bool:
@@ -170,17 +164,11 @@ BUILTIN: Mapping[str, Recipe] = {
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """Which rule decides about each thing; what no rule matches is absent.
+    """Which rule decides about each thing; what no rule matches is absent."""
 
-    Attributes:
-        nodes: by node name, the rule's position in the recipe.
-        io: by name of a model input or output.
-        ports: by port.
-    """
-
-    nodes: Mapping[str, int]
-    io: Mapping[str, RecipeRule]
-    ports: Mapping[Port, RecipeRule]
+    nodes: Mapping[str, int]  # by node name, the rule's position in the recipe
+    io: Mapping[str, RecipeRule]  # by name of a model input or output
+    ports: Mapping[Port, RecipeRule]  # by port
 
 
 def match(recipe: Recipe, graph: Graph) -> Matches:

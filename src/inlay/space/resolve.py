@@ -20,40 +20,27 @@ DEFAULT = "the target's usual"
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of one node.
+    """What became of one node."""
 
-    Attributes:
-        node, op_type: the node.
-        precision: ``float``, the type of its activations, or the name of a form.
-        rule: the deciding rule, as text.
-        reason: why; for what was rejected, the obstacle.
-    """
-
+    # node, op_type: the node
     node: str
     op_type: str
-    precision: str
-    rule: str
-    reason: str
+    precision: str  # `float`, the type of its activations, or the name of a form
+    rule: str  # the deciding rule, as text
+    reason: str  # why; for what was rejected, the obstacle
 
 
 @dataclass(frozen=True, eq=False)
 class Resolved:
-    """A recipe applied to a model.
+    """A recipe applied to a model."""
 
-    Attributes:
-        placement: where Q/DQ goes.
-        decisions: for every node, in topological order.
-        kept_float: reasons by name, for units that the recipe itself keeps in float; a search leaves them alone.
-        types: type of the activations of every unit that may run in low precision under the recipe.
-        per_tensor: constants that get one scale for all channels.
-        io: types of model inputs and outputs that rules for these name, by name.
-    """
-
-    placement: Placement
-    decisions: tuple[Decision, ...]
+    placement: Placement  # where Q/DQ goes
+    decisions: tuple[Decision, ...]  # for every node, in topological order
+    # reasons by name, for units that the recipe itself keeps in float; a search leaves them alone
     kept_float: Mapping[str, str]
-    types: Mapping[str, QType]
-    per_tensor: frozenset[str]
+    types: Mapping[str, QType]  # type of the activations of every unit that may run in low precision under the recipe
+    per_tensor: frozenset[str]  # constants that get one scale for all channels
+    # types of model inputs and outputs that rules for these name, by name
     io: Mapping[str, QType] = field(default_factory=dict)
 
 

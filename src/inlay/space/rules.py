@@ -28,35 +28,29 @@ Condition = Callable[[Graph, Node], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRange:
-    """What a kernel asks of the range of its result.
+    """What a kernel asks of the range of its result."""
 
-    Attributes:
-        begins_at_zero: it takes no other zero point than the least integer of the type, so its output shares no range
-            that reaches below zero.
-        reach: what the range reaches up to at least, because the kernel is wrong in narrower ones.
-    """
-
+    # it takes no other zero point than the least integer of the type, so its output shares no range that reaches below
+    # zero
     begins_at_zero: bool = False
+    # what the range reaches up to at least, because the kernel is wrong in narrower ones
     reach: Callable[[Graph, Node], float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
-    """What a kernel with a state between steps asks of the scales of its weights and data.
+    """What a kernel with a state between steps asks of the scales of its weights and data."""
 
-    Attributes:
-        further_weights: input slots of more weights, which are constants, and have the scales of the first.
-        family: which operators share their qparams: those of which it says the same have data of one range, and
-            weights of one set of scales. None where each has its own.
-        scale_groups: which channels of its weights have one scale: as many numbers as there are channels, equal ones
-            for those that do. None where each has its own.
-        state: the largest magnitude of what it keeps between steps in the scale of its first activation, whose range
-            therefore reaches as far to both sides; 0 where it keeps nothing.
-    """
-
+    # input slots of more weights, which are constants, and have the scales of the first
     further_weights: tuple[int, ...] = ()
+    # which operators share their qparams: those of which it says the same have data of one range, and weights of one
+    # set of scales. None where each has its own.
     family: Callable[[Graph, Node], Hashable] | None = None
+    # which channels of its weights have one scale: as many numbers as there are channels, equal ones for those that do.
+    # None where each has its own.
     scale_groups: Callable[[Graph, Node], np.ndarray] | None = None
+    # the largest magnitude of what it keeps between steps in the scale of its first activation, whose range therefore
+    # reaches as far to both sides; 0 where it keeps nothing
     state: float = 0.0
 
     @property
@@ -70,38 +64,27 @@ _ANY_RANGE, _NO_STATE = ResultRange(), Recurrence()
 
 @dataclass(frozen=True)
 class OpRule:
-    """How one operator type runs in low precision: one row of a target's table.
+    """How one operator type runs in low precision: one row of a target's table."""
 
-    Attributes:
-        op_type: operator of the default ONNX domain.
-        activations: input slots that carry activations; None means all slots.
-        weight: input slot of the weight, or None. A weight that is not constant counts as an activation.
-        bias: input slot of the bias, or None.
-        output: what it requires of its output.
-        moves_data: it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams.
-        propagates_qdq: the target moves a DQ from its input to its output, and a Q from its output to its input: it
-            runs in low precision as soon as its producer or all of its consumers do.
-        slowdown_after_float: its time in low precision after a float unit over that after an integer unit, roughly
-            (its fast integer kernel needs a layout that only integer units produce); a prior until profiles correct it.
-        result: what its kernel asks of the range of its output.
-        recurrence: what its kernel asks of scales, where it keeps a state between steps.
-        conditions: further checks of the very node, each naming its reason.
-        source: where the rule is known from.
-    """
-
-    op_type: str
+    op_type: str  # operator of the default ONNX domain
     _: KW_ONLY
-    activations: tuple[int, ...] | None = (0,)
+    activations: tuple[int, ...] | None = (0,)  # input slots that carry activations; None means all slots
+    # input slot of the weight, or None. A weight that is not constant counts as an activation.
     weight: int | None = None
-    bias: int | None = None
-    output: Needs = Needs.QUANTIZED
+    bias: int | None = None  # input slot of the bias, or None
+    output: Needs = Needs.QUANTIZED  # what it requires of its output
+    # it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams
     moves_data: bool = False
+    # the target moves a DQ from its input to its output, and a Q from its output to its input: it runs in low precision
+    # as soon as its producer or all of its consumers do
     propagates_qdq: bool = False
+    # its time in low precision after a float unit over that after an integer unit, roughly (its fast integer kernel
+    # needs a layout that only integer units produce); a prior until profiles correct it
     slowdown_after_float: float = 1.0
-    result: ResultRange = _ANY_RANGE
-    recurrence: Recurrence = _NO_STATE
-    conditions: tuple[Condition, ...] = ()
-    source: str = ""
+    result: ResultRange = _ANY_RANGE  # what its kernel asks of the range of its output
+    recurrence: Recurrence = _NO_STATE  # what its kernel asks of scales, where it keeps a state between steps
+    conditions: tuple[Condition, ...] = ()  # further checks of the very node, each naming its reason
+    source: str = ""  # where the rule is known from
 
     @property
     def weights(self) -> tuple[int, ...]:
@@ -120,21 +103,13 @@ def weight_only(qtype: QType) -> str:
 
 @dataclass(frozen=True)
 class FormRow:
-    """One operator type of a :class:`Form`.
+    """One operator type of a :class:`Form`."""
 
-    Attributes:
-        op_type: operator of the default ONNX domain.
-        weights: input slots of weights; all must be constants.
-        activations: input slots that are quantized in the form's activation type.
-        conditions: further checks of the very node, each naming its reason.
-        source: where the row is known from.
-    """
-
-    op_type: str
-    weights: tuple[int, ...] = (1,)
-    activations: tuple[int, ...] = (0,)
-    conditions: tuple[Condition, ...] = ()
-    source: str = ""
+    op_type: str  # operator of the default ONNX domain
+    weights: tuple[int, ...] = (1,)  # input slots of weights; all must be constants
+    activations: tuple[int, ...] = (0,)  # input slots that are quantized in the form's activation type
+    conditions: tuple[Condition, ...] = ()  # further checks of the very node, each naming its reason
+    source: str = ""  # where the row is known from
 
 
 @dataclass(frozen=True)
@@ -190,52 +165,38 @@ def no_form_of(op_type: str) -> str:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a target can run in low precision, and in which types.
+    """What a target can run in low precision, and in which types."""
 
-    Attributes:
-        activation: type of quantized activations.
-        weight: type of quantized weights; always symmetric.
-        weight_limit: largest magnitude of a quantized weight (127, or 63 where wider products would saturate).
-        per_channel: weights may have one scale for each output channel.
-        ops: the table, by operator type. What is not in it runs in float.
-        absorbed: activations that the target folds into the operator before them (Relu, Clip), given that the
-            quantized type's limits do the clamping.
-        share: operator types whose inputs and outputs must share qparams although they compute (Concat on some
-            targets).
-        symmetric_activations: zero points of activations must be 0.
-        symmetric: types of activations whose zero points are 0 besides: kernels of this target are faster so.
-        fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
-        other_activations: further types of activations that a recipe may ask for: the target runs them, perhaps slowly.
-        fast: by further type, the operators that have fast kernels for it: one more label of a search for each.
-        forms: further precisions of single operators.
-        rewrites: names of the target's selectable rewrites (:mod:`inlay.quant.rewrite`).
-        requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
-            target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
-        unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
-            imply; 0 where the clamping is free.
-        product_cost: price of one multiply-accumulate in low precision.
-        barred: why nothing of a model can run in low precision, where the table does not apply to it.
-        too_new: precisions that were left out since models with them would be too new, each with what would help.
-    """
-
-    activation: QType
-    ops: Mapping[str, OpRule]
-    weight: QType = QType.INT8
-    weight_limit: int = 127
-    per_channel: bool = True
+    activation: QType  # type of quantized activations
+    ops: Mapping[str, OpRule]  # the table, by operator type. What is not in it runs in float.
+    weight: QType = QType.INT8  # type of quantized weights; always symmetric
+    weight_limit: int = 127  # largest magnitude of a quantized weight (127, or 63 where wider products would saturate)
+    per_channel: bool = True  # weights may have one scale for each output channel
+    # activations that the target folds into the operator before them (Relu, Clip), given that the quantized type's
+    # limits do the clamping
     absorbed: frozenset[str] = frozenset({"Relu", "Clip"})
+    # operator types whose inputs and outputs must share qparams although they compute (Concat on some targets)
     share: frozenset[str] = frozenset()
-    symmetric_activations: bool = False
+    symmetric_activations: bool = False  # zero points of activations must be 0
+    # types of activations whose zero points are 0 besides: kernels of this target are faster so
     symmetric: frozenset[QType] = frozenset()
+    # it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare
     fuses_residual_add: bool = False
+    # further types of activations that a recipe may ask for: the target runs them, perhaps slowly
     other_activations: frozenset[QType] = frozenset()
+    # by further type, the operators that have fast kernels for it: one more label of a search for each
     fast: Mapping[QType, frozenset[str]] = field(default_factory=dict)
-    forms: tuple[Form, ...] = ()
-    rewrites: frozenset[str] = frozenset()
+    forms: tuple[Form, ...] = ()  # further precisions of single operators
+    rewrites: frozenset[str] = frozenset()  # names of the target's selectable rewrites (`rewrite`)
+    # price of a requantized input of an operator in `share`, per element. The unit is the target's own (passes over an
+    # element, or estimated cycles); only ratios of the three prices count.
     requantize_cost: float = 1.0
+    # price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not imply; 0 where
+    # the clamping is free
     unfold_cost: float = 4.0
-    product_cost: float = 1 / 64
-    barred: str = ""
+    product_cost: float = 1 / 64  # price of one multiply-accumulate in low precision
+    barred: str = ""  # why nothing of a model can run in low precision, where the table does not apply to it
+    # precisions that were left out since models with them would be too new, each with what would help
     too_new: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -23,36 +23,23 @@ CONVS = frozenset({"Conv", "ConvTranspose"})
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """One node (the anchor), or an anchor with the activation fused into it.
+    """One node (the anchor), or an anchor with the activation fused into it."""
 
-    Attributes:
-        name: name of the anchor.
-        nodes: names of all its nodes, anchor first.
-        op_type: operator of the anchor.
-        rule: the target's row for it, or None if there is none.
-        rejection: why it stays float; empty if it can run in low precision.
-        activations: ports that must read quantized activations (or quantized constants).
-        weights: ports of the constant weights, that of the row's ``weight`` first.
-        biases: port of the bias; at most one.
-        outputs: values that it computes for other units.
-        activation: type of its activations where they are quantized statically; None for the target's usual one.
-        forms: by the name of each further precision that it has, the ports that this quantizes, with their types.
-            A further static type goes by its own name.
-        unsearched: those of them that a search does not try.
-    """
-
-    name: str
-    nodes: tuple[str, ...]
-    op_type: str
-    rule: OpRule | None
-    rejection: str
-    activations: tuple[Port, ...] = ()
-    weights: tuple[Port, ...] = ()
-    biases: tuple[Port, ...] = ()
-    outputs: tuple[str, ...] = ()
+    name: str  # name of the anchor
+    nodes: tuple[str, ...]  # names of all its nodes, anchor first
+    op_type: str  # operator of the anchor
+    rule: OpRule | None  # the target's row for it, or None if there is none
+    rejection: str  # why it stays float; empty if it can run in low precision
+    activations: tuple[Port, ...] = ()  # ports that must read quantized activations (or quantized constants)
+    weights: tuple[Port, ...] = ()  # ports of the constant weights, that of the row's `weight` first
+    biases: tuple[Port, ...] = ()  # port of the bias; at most one
+    outputs: tuple[str, ...] = ()  # values that it computes for other units
+    # type of its activations where they are quantized statically; None for the target's usual one
     activation: QType | None = None
+    # by the name of each further precision that it has, the ports that this quantizes, with their types. A further
+    # static type goes by its own name.
     forms: Mapping[str, tuple[tuple[Port, QType], ...]] = field(default_factory=dict)
-    unsearched: frozenset[str] = frozenset()
+    unsearched: frozenset[str] = frozenset()  # those of them that a search does not try
 
     @property
     def searched(self) -> Mapping[str, tuple[tuple[Port, QType], ...]]:

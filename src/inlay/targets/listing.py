@@ -12,21 +12,14 @@ from inlay.targets.registry import available, constructor, create, options_of, r
 
 @dataclass(frozen=True)
 class TargetRow:
-    """One installed target.
+    """One installed target."""
 
-    Attributes:
-        name: of its entry point.
-        facts: what measurements on it depend on.
-        problem: why it cannot be used here, or not without options.
-        options: the names of its options, each with its default as text; without one where it must be given.
-        remark: what else there is to know.
-    """
-
-    name: str
-    facts: Mapping[str, str]
-    problem: str = ""
+    name: str  # of its entry point
+    facts: Mapping[str, str]  # what measurements on it depend on
+    problem: str = ""  # why it cannot be used here, or not without options
+    # the names of its options, each with its default as text; without one where it must be given
     options: Sequence[str] = ()
-    remark: str = ""
+    remark: str = ""  # what else there is to know
 
 
 def list_targets() -> list[TargetRow]:

@@ -31,19 +31,12 @@ from inlay.tosa.sidefile import side_of, write
 
 @dataclass(frozen=True, eq=False)
 class LowerReport:
-    """What :func:`lower_file` did.
+    """What :func:`lower_file` did."""
 
-    Attributes:
-        lowered: the lowered model.
-        files: written files, ``OUT.tosa`` first, ``OUT.tosa.json`` last.
-        measured: ranges that samples gave; None without samples.
-        changed: that the given file is no longer what was lowered; nothing where it is.
-    """
-
-    lowered: Lowered
-    files: tuple[Path, ...]
-    measured: MeasuredRanges | None = None
-    changed: str = ""
+    lowered: Lowered  # the lowered model
+    files: tuple[Path, ...]  # written files, `OUT.tosa` first, `OUT.tosa.json` last
+    measured: MeasuredRanges | None = None  # ranges that samples gave; None without samples
+    changed: str = ""  # that the given file is no longer what was lowered; nothing where it is
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``: the profile, partitions by kind, files, and what is not lowered, and why."""

@@ -16,19 +16,12 @@ from inlay.tosa.layout import Layout
 
 @dataclass(frozen=True)
 class TosaTensor:
-    """One input or output of a flatbuffer.
+    """One input or output of a flatbuffer."""
 
-    Attributes:
-        tensor: name of the integer graph's tensor.
-        dtype: element type (uint8 is stored in a TOSA INT8 tensor, bit for bit).
-        shape: stored dimensions.
-        permutation: stored axis ``i`` is ONNX axis ``permutation[i]``.
-    """
-
-    tensor: str
-    dtype: str
-    shape: Shape
-    permutation: Layout
+    tensor: str  # name of the integer graph's tensor
+    dtype: str  # element type (uint8 is stored in a TOSA INT8 tensor, bit for bit)
+    shape: Shape  # stored dimensions
+    permutation: Layout  # stored axis `i` is ONNX axis `permutation[i]`
 
 
 class Emitter:

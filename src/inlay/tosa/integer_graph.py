@@ -35,21 +35,13 @@ def all_legal(op: ir.Op, tensors: Mapping[str, ir.Tensor], constants: Mapping[st
 
 @dataclass(frozen=True)
 class NotLowered:
-    """An ONNX node that did not become integer operators.
+    """An ONNX node that did not become integer operators."""
 
-    Attributes:
-        node: its name.
-        op_type: its operator.
-        reason: why.
-        place: where it is computed instead: ``host`` or ``float`` (TOSA in floating point).
-        unstated: the float value whose range no Q/DQ nodes state, where that is all that is missing.
-    """
-
-    node: str
-    op_type: str
-    reason: str
-    place: str
-    unstated: str = ""
+    node: str  # its name
+    op_type: str  # its operator
+    reason: str  # why
+    place: str  # where it is computed instead: `host` or `float` (TOSA in floating point)
+    unstated: str = ""  # the float value whose range no Q/DQ nodes state, where that is all that is missing
 
 
 def build_integer_graph(

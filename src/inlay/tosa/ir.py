@@ -35,19 +35,12 @@ class UnknownShape(Exception):
 
 @dataclass(frozen=True)
 class Tensor:
-    """One value.
+    """One value."""
 
-    Attributes:
-        name: unique in the graph.
-        dtype: numpy's name of the element type: ``int8``, ``uint8`` (model boundary only), ``int32``, ``float32`` …
-        shape: static dimensions, in ONNX's axis order; None only for a host node's output of unknown shape.
-        qparams: scale and zero point, where it is a quantized tensor (always signed 8 bit inside).
-    """
-
-    name: str
-    dtype: str
-    shape: Shape | None
-    qparams: QParams | None = None
+    name: str  # unique in the graph
+    dtype: str  # numpy's name of the element type: `int8`, `uint8` (model boundary only), `int32`, `float32` …
+    shape: Shape | None  # static dimensions, in ONNX's axis order; None only for a host node's output of unknown shape
+    qparams: QParams | None = None  # scale and zero point, where it is a quantized tensor (always signed 8 bit inside)
 
     @property
     def dims(self) -> Shape:
@@ -289,32 +282,20 @@ COMPUTE = (Conv2d, TransposeConv2d, MatMul, Table, Binary, Select, Unary, MaxPoo
 
 @dataclass(frozen=True)
 class Interface:
-    """One input or output of the whole model.
+    """One input or output of the whole model."""
 
-    Attributes:
-        name: the ONNX graph's own name for it.
-        dtype: element type that the ONNX graph declares.
-        tensor: the integer graph's tensor that carries it.
-    """
-
-    name: str
-    dtype: str
-    tensor: str
+    name: str  # the ONNX graph's own name for it
+    dtype: str  # element type that the ONNX graph declares
+    tensor: str  # the integer graph's tensor that carries it
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerGraph:
-    """Operators in topological order.
+    """Operators in topological order."""
 
-    Attributes:
-        ops: every operator.
-        tensors: by name, constants included.
-        constants: arrays of the constant tensors, by name.
-        inputs, outputs: the ONNX model's own, in order.
-    """
-
-    ops: tuple[Op, ...]
-    tensors: Mapping[str, Tensor]
-    constants: Mapping[str, Array]
+    ops: tuple[Op, ...]  # every operator
+    tensors: Mapping[str, Tensor]  # by name, constants included
+    constants: Mapping[str, Array]  # arrays of the constant tensors, by name
+    # inputs, outputs: the ONNX model's own, in order
     inputs: tuple[Interface, ...]
     outputs: tuple[Interface, ...]

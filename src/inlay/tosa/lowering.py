@@ -21,17 +21,11 @@ IDLE = "it would be in a partition without any computation"
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """One step of the lowered model.
+    """One step of the lowered model."""
 
-    Attributes:
-        subgraph: its operators, inputs and outputs in the integer graph.
-        tosa: its flatbuffer, for a TOSA partition.
-        host: its ONNX model, for a host partition.
-    """
-
-    subgraph: Subgraph
-    tosa: TosaBinary | None = None
-    host: onnx.ModelProto | None = None
+    subgraph: Subgraph  # its operators, inputs and outputs in the integer graph
+    tosa: TosaBinary | None = None  # its flatbuffer, for a TOSA partition
+    host: onnx.ModelProto | None = None  # its ONNX model, for a host partition
 
     @property
     def kind(self) -> str:
@@ -46,19 +40,12 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A lowered model.
+    """A lowered model."""
 
-    Attributes:
-        profile: ``INT`` or ``INT+FP``.
-        graph: the whole integer graph.
-        partitions: in an order in which they can run.
-        not_lowered: ONNX nodes that are not integer TOSA, each with its reason.
-    """
-
-    profile: str
-    graph: IntegerGraph
-    partitions: tuple[Partition, ...]
-    not_lowered: tuple[NotLowered, ...]
+    profile: str  # `INT` or `INT+FP`
+    graph: IntegerGraph  # the whole integer graph
+    partitions: tuple[Partition, ...]  # in an order in which they can run
+    not_lowered: tuple[NotLowered, ...]  # ONNX nodes that are not integer TOSA, each with its reason
 
     @property
     def tosa(self) -> tuple[TosaBinary, ...]:

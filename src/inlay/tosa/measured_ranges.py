@@ -37,17 +37,12 @@ _ROUNDS = 16
 
 @dataclass(frozen=True)
 class MeasuredRanges:
-    """Ranges that samples gave.
+    """Ranges that samples gave."""
 
-    Attributes:
-        values: how many values got one.
-        samples: how many samples there were.
-        sqnr_db: of the worst output, or part of one, over the samples, by the model without these pairs; None where
-            none was needed.
-    """
-
-    values: int
-    samples: int
+    values: int  # how many values got one
+    samples: int  # how many samples there were
+    # of the worst output, or part of one, over the samples, by the model without these pairs; None where none was
+    # needed
     sqnr_db: float | None = None
 
     def __str__(self) -> str:

@@ -17,19 +17,13 @@ from inlay.tosa.ir import Executor, IntegerGraph, Op
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """Operators of one partition, in topological order.
+    """Operators of one partition, in topological order."""
 
-    Attributes:
-        executor: TOSA or HOST.
-        ops: the operators.
-        inputs: tensors that it reads and does not compute (constants excluded), model inputs first in their order.
-        outputs: tensors that it computes and others read, model outputs first in their order.
-    """
-
-    executor: Executor
-    ops: tuple[Op, ...]
+    executor: Executor  # TOSA or HOST
+    ops: tuple[Op, ...]  # the operators
+    # tensors that it reads and does not compute (constants excluded), model inputs first in their order
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...]  # tensors that it computes and others read, model outputs first in their order
 
     @property
     def nodes(self) -> tuple[str, ...]:

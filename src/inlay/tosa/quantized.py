@@ -25,18 +25,13 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """An ONNX value that equals ``(tensor − zero_point)·scale`` exactly.
+    """An ONNX value that equals ``(tensor − zero_point)·scale`` exactly."""
 
-    Attributes:
-        tensor: int8 (or int16) tensor of the integer graph.
-        qparams: signed 8 bit, or 16 bit with the zero point 0; None for an integer value whose qparams only the
-            DequantizeLinear behind it gives.
-        unsigned: the ONNX value is uint8; the tensor holds it less 128.
-    """
-
-    tensor: str
+    tensor: str  # int8 (or int16) tensor of the integer graph
+    # signed 8 bit, or 16 bit with the zero point 0; None for an integer value whose qparams only the DequantizeLinear
+    # behind it gives
     qparams: QParams | None
-    unsigned: bool = False
+    unsigned: bool = False  # the ONNX value is uint8; the tensor holds it less 128
 
     @property
     def known_qparams(self) -> QParams:

@@ -230,18 +230,13 @@ TOSA_VERSION = "1.0.0"
 
 @dataclass(frozen=True, eq=False)
 class TosaBinary:
-    """A serialized TOSA graph.
+    """A serialized TOSA graph."""
 
-    Attributes:
-        data: the flatbuffer.
-        inputs, outputs: in flatbuffer order.
-        sources: ONNX node that each tensor of the flatbuffer stems from, by the tensor's name in it.
-    """
-
-    data: bytes
+    data: bytes  # the flatbuffer
+    # inputs, outputs: in flatbuffer order
     inputs: tuple[TosaTensor, ...]
     outputs: tuple[TosaTensor, ...]
-    sources: Mapping[str, str]
+    sources: Mapping[str, str]  # ONNX node that each tensor of the flatbuffer stems from, by the tensor's name in it
 
 
 def serialize(

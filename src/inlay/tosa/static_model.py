@@ -38,22 +38,15 @@ _MIN_IR_VERSION = 4
 
 @dataclass(frozen=True, eq=False)
 class StaticModel:
-    """An ONNX model with static shapes.
+    """An ONNX model with static shapes."""
 
-    Attributes:
-        graph: its nodes, shapes and consumers.
-        constants: arrays by value name (initializers and folded values).
-        dtypes: numpy's name of the element type, by value name.
-        opsets, ir_version: what a model made of its nodes must declare.
-        functions: local functions that host nodes may call.
-    """
-
-    graph: Graph
-    constants: Mapping[str, Array]
-    dtypes: Mapping[str, str]
+    graph: Graph  # its nodes, shapes and consumers
+    constants: Mapping[str, Array]  # arrays by value name (initializers and folded values)
+    dtypes: Mapping[str, str]  # numpy's name of the element type, by value name
+    # opsets, ir_version: what a model made of its nodes must declare
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
-    functions: tuple[onnx.FunctionProto, ...]
+    functions: tuple[onnx.FunctionProto, ...]  # local functions that host nodes may call
     _nodes: Mapping[str, ir.Node]
 
     @classmethod

@@ -21,25 +21,15 @@ _ARITHMETIC = ("Mul", "Div", "Add", "Sub")
 
 @dataclass(frozen=True, eq=False)
 class _Product:
-    """An operator with constant weights.
+    """An operator with constant weights."""
 
-    Attributes:
-        node: the operator.
-        weight: its weights, as it has them.
-        bias: what it adds to each channel, None for nothing.
-        addition: the Add of the bias behind a MatMul that has one.
-        channels: how many there are.
-        axis: of the channels, counted from the last: -1 for that.
-        rank: of the result.
-    """
-
-    node: ir.Node
-    weight: np.ndarray
-    bias: np.ndarray | None
-    addition: ir.Node | None
-    channels: int
-    axis: int
-    rank: int
+    node: ir.Node  # the operator
+    weight: np.ndarray  # its weights, as it has them
+    bias: np.ndarray | None  # what it adds to each channel, None for nothing
+    addition: ir.Node | None  # the Add of the bias behind a MatMul that has one
+    channels: int  # how many there are
+    axis: int  # of the channels, counted from the last: -1 for that
+    rank: int  # of the result
 
 
 Affine = tuple[_Product, np.ndarray, np.ndarray]

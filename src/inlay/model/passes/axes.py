@@ -19,16 +19,11 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Reordered:
-    """What changes of an operator with the order of axes.
+    """What changes of an operator with the order of axes."""
 
-    Attributes:
-        attributes: that replace those of the same names.
-        constants: that replace inputs, by slot.
-        taken: the elements that are taken of inputs in place of all, in their order, by slot.
-    """
-
-    attributes: Mapping[str, ir.Attr] = field(default_factory=dict)
-    constants: Mapping[int, np.ndarray] = field(default_factory=dict)
+    attributes: Mapping[str, ir.Attr] = field(default_factory=dict)  # that replace those of the same names
+    constants: Mapping[int, np.ndarray] = field(default_factory=dict)  # that replace inputs, by slot
+    # the elements that are taken of inputs in place of all, in their order, by slot
     taken: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def apply(self, node: ir.Node, graph: ir.Graph) -> None:

@@ -46,19 +46,12 @@ class _Frames:
 
 @dataclass(eq=False)
 class Part:
-    """Values that Transposes and operators of any order connect.
+    """Values that Transposes and operators of any order connect."""
 
-    Attributes:
-        frames: of all values.
-        turns: the Transposes.
-        nodes: the operators, with the order in which they are written.
-        sources: what is no result of these Transposes.
-    """
-
-    frames: _Frames
-    turns: list[ir.Node] = field(default_factory=list)
-    nodes: dict[ir.Node, Order] = field(default_factory=dict)
-    sources: list[ir.Value] = field(default_factory=list)
+    frames: _Frames  # of all values
+    turns: list[ir.Node] = field(default_factory=list)  # the Transposes
+    nodes: dict[ir.Node, Order] = field(default_factory=dict)  # the operators, with the order in which they are written
+    sources: list[ir.Value] = field(default_factory=list)  # what is no result of these Transposes
 
 
 def parts_of(graph: ir.Graph) -> list[Part]:
@@ -101,20 +94,13 @@ def _perm(turn: ir.Node) -> Order | None:
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """A value that may be read in several orders.
+    """A value that may be read in several orders."""
 
-    Attributes:
-        value: itself.
-        bytes: what a Transpose of it moves; unknown dimensions count as 1.
-        maker: the operator of any order that computes it; None for others.
-        order: in which it is written.
-        readers: operators of any order that read it, and None for each order that others ask for, with that order.
-    """
-
-    value: ir.Value
-    bytes: int
-    maker: ir.Node | None
-    order: Order
+    value: ir.Value  # itself
+    bytes: int  # what a Transpose of it moves; unknown dimensions count as 1
+    maker: ir.Node | None  # the operator of any order that computes it; None for others
+    order: Order  # in which it is written
+    # operators of any order that read it, and None for each order that others ask for, with that order
     readers: tuple[tuple[ir.Node | None, Order], ...]
 
 

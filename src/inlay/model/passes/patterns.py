@@ -29,17 +29,12 @@ class Value:
 
 @dataclass(frozen=True)
 class Number:
-    """A floating constant of one element.
+    """A floating constant of one element."""
 
-    Attributes:
-        near: what it is, or how that follows from the numbers that have names; None for any.
-        name: under which it is kept; empty for not at all.
-        tolerance: relative difference from ``near``.
-    """
-
+    # what it is, or how that follows from the numbers that have names; None for any
     near: float | Callable[[Mapping[str, float]], float] | None = None
-    name: str = ""
-    tolerance: float = _CLOSE
+    name: str = ""  # under which it is kept; empty for not at all
+    tolerance: float = _CLOSE  # relative difference from `near`
 
 
 class Op:
@@ -70,16 +65,12 @@ Pattern = Value | Number | Op | OneOf
 
 @dataclass(frozen=True)
 class Match:
-    """What a pattern matched.
+    """What a pattern matched."""
 
-    Attributes:
-        values, numbers: by name.
-        nodes: the operators, each behind what it reads; the last one computes the result.
-    """
-
+    # values, numbers: by name
     values: Mapping[str, ir.Value] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
-    nodes: tuple[ir.Node, ...] = ()
+    nodes: tuple[ir.Node, ...] = ()  # the operators, each behind what it reads; the last one computes the result
 
     @property
     def is_closed(self) -> bool:

@@ -67,28 +67,20 @@ class Bias:
 
 @dataclass(frozen=True)
 class IntegerOperator:
-    """One row: an operator on integers, or one that quantizes inside, and what stands for it.
+    """One row: an operator on integers, or one that quantizes inside, and what stands for it."""
 
-    Attributes:
-        op_type: its name.
-        domain: where it is defined.
-        plain: the float operator.
-        inputs: of the float operator; an int is the slot of an input that is passed on.
-        result: slots of the scale and the zero point of what it writes; None where that is float.
-        plain_domain: where the float operator is defined.
-        dropped: attributes that the float operator does not have.
-        write: puts the plain form in the operator's place where the row alone cannot say it; raises :class:`NotPlain`.
-        read: the params of integers that an input reads, where ``inputs`` does not say it.
-    """
-
-    op_type: str
-    domain: str = ""
-    plain: str = ""
+    op_type: str  # its name
+    domain: str = ""  # where it is defined
+    plain: str = ""  # the float operator
+    # of the float operator; an int is the slot of an input that is passed on
     inputs: tuple[Operand | Bias | int, ...] = ()
+    # slots of the scale and the zero point of what it writes; None where that is float
     result: tuple[int, int] | None = None
-    plain_domain: str = ""
-    dropped: frozenset[str] = frozenset()
+    plain_domain: str = ""  # where the float operator is defined
+    dropped: frozenset[str] = frozenset()  # attributes that the float operator does not have
+    # puts the plain form in the operator's place where the row alone cannot say it; raises `NotPlain`
     write: Callable[[ir.Node, PlainGraph], None] | None = None
+    # the params of integers that an input reads, where `inputs` does not say it
     read: Callable[[ir.Node, int], Params | None] | None = None
 
 

@@ -15,15 +15,10 @@ _FLOAT = int(ir.DataType.FLOAT)
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """A product of integers, and what makes floats of its sums: a Cast, and a Mul by both scales.
+    """A product of integers, and what makes floats of its sums: a Cast, and a Mul by both scales."""
 
-    Attributes:
-        end: that Mul.
-        scales: of the data and of the weight.
-    """
-
-    end: ir.Node
-    scales: tuple[ir.Value, ir.Value]
+    end: ir.Node  # that Mul
+    scales: tuple[ir.Value, ir.Value]  # of the data and of the weight
 
 
 def scaled(node: ir.Node, plain: PlainGraph) -> Scaled:

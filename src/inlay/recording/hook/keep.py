@@ -20,21 +20,13 @@ _RANKS = 1 << 62
 
 
 class Kept(NamedTuple):
-    """A feed in a file.
+    """A feed in a file."""
 
-    Attributes:
-        rank: a random number: the least are kept, so that which are does not depend on when they came.
-        time_ns: when it was fed.
-        shapes: digest of the shapes of its arrays.
-        first: the first of these shapes in its process.
-        size: bytes of its arrays.
-    """
-
-    rank: int
-    time_ns: int
-    shapes: str
-    first: bool
-    size: int
+    rank: int  # a random number: the least are kept, so that which are does not depend on when they came
+    time_ns: int  # when it was fed
+    shapes: str  # digest of the shapes of its arrays
+    first: bool  # the first of these shapes in its process
+    size: int  # bytes of its arrays
 
     @property
     def file(self) -> str:

@@ -26,17 +26,11 @@ _MATTERS = 1.002  # speed-up: an open case whose estimate is below is not worth 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One contender in its final form.
+    """One contender in its final form."""
 
-    Attributes:
-        candidate: as it was searched.
-        file: the final form.
-        readings: in blocks with the others; none at first.
-    """
-
-    candidate: Candidate
-    file: Artifact
-    readings: Series = field(default_factory=lambda: Series(np.empty(0)))
+    candidate: Candidate  # as it was searched
+    file: Artifact  # the final form
+    readings: Series = field(default_factory=lambda: Series(np.empty(0)))  # in blocks with the others; none at first
 
     @property
     def key(self) -> str:

@@ -87,27 +87,16 @@ _FALLBACKS = 3  # candidates that are judged where no contender keeps the bound:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Confirmation:
-    """What the candidates of one search are confirmed with.
+    """What the candidates of one search are confirmed with."""
 
-    Attributes:
-        session: the run.
-        given: the given model.
-        judged: every candidate, the given model first; grows while the search goes on.
-        candidates: writes them in their final form.
-        feed: file of the inputs that latency is measured on.
-        varied: variations of the selection samples.
-        weigh: what all samples say of a contender on new ones.
-        briefly: in one fresh process: the user waits.
-    """
-
-    session: Session
-    given: Given
-    judged: Sequence[Candidate]
-    candidates: CandidateWriter
-    feed: Path
-    varied: StressTest
-    weigh: Weigh
-    briefly: bool = False
+    session: Session  # the run
+    given: Given  # the given model
+    judged: Sequence[Candidate]  # every candidate, the given model first; grows while the search goes on
+    candidates: CandidateWriter  # writes them in their final form
+    feed: Path  # file of the inputs that latency is measured on
+    varied: StressTest  # variations of the selection samples
+    weigh: Weigh  # what all samples say of a contender on new ones
+    briefly: bool = False  # in one fresh process: the user waits
 
     @cached_property
     def config(self) -> TuneConfig:

@@ -38,46 +38,30 @@ WAS_BUSY = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Confirmed:
-    """The decision.
+    """The decision."""
 
-    Attributes:
-        best: what is delivered.
-        baseline_ms: median of the given model in the same blocks.
-        file: the delivered model, still in the scratch folder (or the given file).
-        placement: what it quantizes; None for a given file with Q/DQ of its own.
-        rejected: contenders that were faster but are outside the bound on unseen samples.
-        effort: how thoroughly contenders were measured.
-        troubles: what failed on the way, for people.
-        each_db: SQNR of the worst output on each unseen sample; empty where it was not judged on them.
-        key: of the delivered model.
-        finalists: what was measured last, by key, in its final form.
-        fell_back: what is delivered was no contender: all of those failed on unseen samples.
-        lacks_db: what the delivered model lacks on variations of the samples.
-        anchor_speedup: of the best anchor beside it, at least the given model's own.
-        measured: speed-ups of contenders in fresh processes, by key, where readings were enough for intervals.
-        undecided: which models may be faster than the one that is delivered, and what it would take to know; empty
-            where the readings say.
-        evidence: what the samples say of the delivered model on new ones; None where there is nothing to show.
-        given_up: keys of contenders that failed in fresh processes.
-    """
-
-    best: Best
-    baseline_ms: float
-    file: Path
-    placement: Placement | None
-    rejected: tuple[Rejected, ...]
-    effort: Effort
-    troubles: tuple[str, ...] = ()
+    best: Best  # what is delivered
+    baseline_ms: float  # median of the given model in the same blocks
+    file: Path  # the delivered model, still in the scratch folder (or the given file)
+    placement: Placement | None  # what it quantizes; None for a given file with Q/DQ of its own
+    rejected: tuple[Rejected, ...]  # contenders that were faster but are outside the bound on unseen samples
+    effort: Effort  # how thoroughly contenders were measured
+    troubles: tuple[str, ...] = ()  # what failed on the way, for people
+    # SQNR of the worst output on each unseen sample; empty where it was not judged on them
     each_db: tuple[float, ...] = ()
-    key: str = ""
-    finalists: Mapping[str, Artifact] = field(default_factory=dict)
-    fell_back: bool = False
-    lacks_db: float = 0.0
-    anchor_speedup: float = 1.0
+    key: str = ""  # of the delivered model
+    finalists: Mapping[str, Artifact] = field(default_factory=dict)  # what was measured last, by key, in its final form
+    fell_back: bool = False  # what is delivered was no contender: all of those failed on unseen samples
+    lacks_db: float = 0.0  # what the delivered model lacks on variations of the samples
+    anchor_speedup: float = 1.0  # of the best anchor beside it, at least the given model's own
+    # speed-ups of contenders in fresh processes, by key, where readings were enough for intervals
     measured: Mapping[str, Interval] = field(default_factory=dict)
+    # which models may be faster than the one that is delivered, and what it would take to know; empty where the
+    # readings say
     undecided: str = ""
+    # what the samples say of the delivered model on new ones; None where there is nothing to show
     evidence: Evidence | None = None
-    given_up: frozenset[str] = frozenset()
+    given_up: frozenset[str] = frozenset()  # keys of contenders that failed in fresh processes
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none is needed or would help.

@@ -22,23 +22,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What samples, each judged with ranges that it had no part in, say of one model.
+    """What samples, each judged with ranges that it had no part in, say of one model."""
 
-    Attributes:
-        bound: that was asked for.
-        statement: on the SQNR of new samples.
-        metric: the same of a metric; None where there is none, or nothing is known of it.
-        varied_lacks_db: what the worst variation of the samples lacks, beyond what variations may lose. It counts where
-            fewer than :data:`~inlay.quant.tolerance.FEW` samples were judged: variations are further samples then.
-        searched_db: SQNR on the samples that the search looked at, which decides where nothing else is known.
-        evaluated: what the user's own evaluation says of the model; None where there is none, or it was not needed.
-    """
-
-    bound: Bound
-    statement: Statement
-    metric: MetricStatement | None = None
+    bound: Bound  # that was asked for
+    statement: Statement  # on the SQNR of new samples
+    metric: MetricStatement | None = None  # the same of a metric; None where there is none, or nothing is known of it
+    # what the worst variation of the samples lacks, beyond what variations may lose. It counts where fewer than `FEW`
+    # samples were judged: variations are further samples then.
     varied_lacks_db: float = 0.0
-    searched_db: float = 0.0
+    searched_db: float = 0.0  # SQNR on the samples that the search looked at, which decides where nothing else is known
+    # what the user's own evaluation says of the model; None where there is none, or it was not needed
     evaluated: Verdict | None = None
 
     @property

@@ -37,35 +37,23 @@ _Reading = tuple[int, Timing]
 
 @dataclass(frozen=True, eq=False)
 class FreshReadings:
-    """Measures contenders in fresh processes.
+    """Measures contenders in fresh processes."""
 
-    Attributes:
-        start: starts a process.
-        limit: seconds that one call of the runtime may take.
-        feed: file of the inputs that latency is measured on.
-        config: settings.
-        folder: for scratch files.
-        rng: seeds the order of models within blocks.
-        deadline: of the measuring.
-        equal: holds further devices that measure as ``start``'s does.
-        given_up: contenders that failed twice in a row, by key, with the reason.
-        disagreed: contenders whose speed-ups on equal devices have intervals apart from each other, by key, with them.
-        preempted: for each block that counts, whether other processes took a part of a reading.
-        counts: processes that each call of :meth:`of` read.
-    """
-
-    start: StartWorker
-    limit: Limit
-    feed: Path
-    config: TuneConfig
-    folder: Path
-    rng: np.random.Generator
-    deadline: Deadline = field(default_factory=Deadline)
-    equal: EqualDevices = no_others
+    start: StartWorker  # starts a process
+    limit: Limit  # seconds that one call of the runtime may take
+    feed: Path  # file of the inputs that latency is measured on
+    config: TuneConfig  # settings
+    folder: Path  # for scratch files
+    rng: np.random.Generator  # seeds the order of models within blocks
+    deadline: Deadline = field(default_factory=Deadline)  # of the measuring
+    equal: EqualDevices = no_others  # holds further devices that measure as `start`'s does
+    # contenders that failed twice in a row, by key, with the reason
     given_up: dict[str, str] = field(default_factory=dict)
+    # contenders whose speed-ups on equal devices have intervals apart from each other, by key, with them
     disagreed: dict[str, str] = field(default_factory=dict)
+    # for each block that counts, whether other processes took a part of a reading
     preempted: list[bool] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # processes that each call of `of` read
     _builds_s: list[float] = field(default_factory=list)  # that models took in the last process
     _failed_s: list[float] = field(default_factory=list)  # that processes took which failed
     _seeds: deque[int] = field(default_factory=deque)  # drawn for processes that were not needed after all

@@ -109,19 +109,12 @@ def least_db(rejected: Sequence[Rejected], bound_db: float | None) -> float | No
 
 @dataclass(frozen=True, eq=False)
 class Unseen:
-    """Samples that neither calibration nor search has seen.
+    """Samples that neither calibration nor search has seen."""
 
-    Attributes:
-        samples: themselves,
-        feeds: and as files.
-        metric: of the bound.
-        given: the given model.
-    """
-
-    samples: Samples
-    feeds: Sequence[Path]
-    metric: Metric | None
-    given: Given
+    samples: Samples  # themselves,
+    feeds: Sequence[Path]  # and as files
+    metric: Metric | None  # of the bound
+    given: Given  # the given model
 
 
 class Verifier:

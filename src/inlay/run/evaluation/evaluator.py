@@ -38,15 +38,10 @@ _UNNAMED = "score"
 
 @dataclass(frozen=True, eq=False)
 class ModelEvaluator:
-    """The user's evaluation.
+    """The user's evaluation."""
 
-    Attributes:
-        name: as the user gave it.
-        ask: the scores of the model at a path: a file, or a folder of several; within so many seconds. Raises
-            InlayError.
-    """
-
-    name: str
+    name: str  # as the user gave it
+    # the scores of the model at a path: a file, or a folder of several; within so many seconds. Raises InlayError.
     ask: Callable[[Path, float], dict[str, Score]]
 
     def run(self, model: Path, limit_s: float, place: Path | None = None) -> Evaluation | Failed:

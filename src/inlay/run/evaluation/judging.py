@@ -47,22 +47,15 @@ _FIRST = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFound:
-    """One score of one model.
+    """One score of one model."""
 
-    Attributes:
-        name, value: of it.
-        of_float: the given model's.
-        fall: how much worse than that it is.
-        allowed: most that it may be worse; None where it is told only.
-        statement: what its samples say of new ones; None where only values were told.
-    """
-
+    # name, value: of it
     name: str
     value: float
-    of_float: float
-    fall: float
-    allowed: float | None
-    statement: MetricStatement | None
+    of_float: float  # the given model's
+    fall: float  # how much worse than that it is
+    allowed: float | None  # most that it may be worse; None where it is told only
+    statement: MetricStatement | None  # what its samples say of new ones; None where only values were told
 
     @property
     def broken(self) -> bool:
@@ -85,20 +78,13 @@ class ScoreFound:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the user's evaluation says of one model.
+    """What the user's evaluation says of one model."""
 
-    Attributes:
-        evaluator: its name.
-        scores: those with a direction; none where it failed, or was not asked.
-        failure: why there are none; empty where there are.
-        asked: it was; otherwise there was no time.
-        needs_db: SQNR that the allowed falls ask for, by all models that were evaluated; None where that is not known.
-    """
-
-    evaluator: str
-    scores: tuple[ScoreFound, ...] = ()
-    failure: str = ""
-    asked: bool = True
+    evaluator: str  # its name
+    scores: tuple[ScoreFound, ...] = ()  # those with a direction; none where it failed, or was not asked
+    failure: str = ""  # why there are none; empty where there are
+    asked: bool = True  # it was; otherwise there was no time
+    # SQNR that the allowed falls ask for, by all models that were evaluated; None where that is not known
     needs_db: float | None = None
 
     @property
@@ -150,30 +136,19 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EvaluationJudge:
-    """Holds models against the given one by the user's evaluation.
+    """Holds models against the given one by the user's evaluation."""
 
-    Attributes:
-        evaluator: whom it asks.
-        bound: what must be kept.
-        given: the given model.
-        place: folder for copies.
-        journal: keeps what was found.
-        budget_s: seconds of the whole command; infinite without a limit.
-        clock: of the run.
-        seed: of the draws of intervals.
-        points: models that were evaluated, by the names of score and model.
-        asked: seconds that evaluations of models besides the given one took in this session.
-    """
-
-    evaluator: ModelEvaluator
-    bound: EvaluationBound
-    given: Path
-    place: Path
-    journal: Journal
-    budget_s: float
-    clock: Clock
-    seed: int
+    evaluator: ModelEvaluator  # whom it asks
+    bound: EvaluationBound  # what must be kept
+    given: Path  # the given model
+    place: Path  # folder for copies
+    journal: Journal  # keeps what was found
+    budget_s: float  # seconds of the whole command; infinite without a limit
+    clock: Clock  # of the run
+    seed: int  # of the draws of intervals
+    # models that were evaluated, by the names of score and model
     points: dict[tuple[str, str], Point] = field(default_factory=dict)
+    # seconds that evaluations of models besides the given one took in this session
     asked: list[float] = field(default_factory=list)
 
     def begin(self, end: Deadline) -> None:

@@ -35,21 +35,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Relation:
-    """The fall of one score as a function of noise: ``slope * noise ** exponent``.
+    """The fall of one score as a function of noise: ``slope * noise ** exponent``."""
 
-    Attributes:
-        name: of the score.
-        slope: not negative.
-        exponent: of the noise's power.
-        error: standard error of the slope; infinite where one model alone says nothing of it.
-        points: models behind it.
-    """
-
-    name: str
-    slope: float
-    exponent: float
-    error: float
-    points: tuple[Point, ...]
+    name: str  # of the score
+    slope: float  # not negative
+    exponent: float  # of the noise's power
+    error: float  # standard error of the slope; infinite where one model alone says nothing of it
+    points: tuple[Point, ...]  # models behind it
 
     def fall(self, sqnr_db: float) -> tuple[float, float]:
         """The expected fall at an SQNR, and the half width of its interval; infinite where that is not known."""

@@ -86,61 +86,37 @@ accuracy, and with less a few blocks on a shared machine delivered what was slow
 
 @dataclass(frozen=True)
 class ByCosts:
-    """How a placement was chosen without a search.
+    """How a placement was chosen without a search."""
 
-    Attributes:
-        source: of the cost table, for people; or why there is none.
-        speedup: expected, over the model without Q/DQ nodes; None where the usual recipe was taken.
-        in_float: of the model without Q/DQ nodes, rewritten for the target, over the given model, as timed for a
-            moment; None where nothing was timed.
-        timed: the same of the placement that is delivered; None where it has nothing in low precision.
-        rejected: the same of the fastest in low precision, where nothing in it is delivered.
-        why_float: why that was not taken, for people; empty where there was none.
-        unchanged: nothing was faster than the given model, which is delivered as it is.
-        bound_db: least SQNR that was asked for; None where no samples could tell.
-        tries: placements in low precision that were built; 0 where the usual recipe was taken.
-        models: that the target built altogether; that some were built again for their profiles is not counted.
-        priced: there was a table; else profiles of what was built alone chose.
-        kept: the bound holds on the scoring samples; else the file is the float model, as no try kept it.
-        margin_db: that the last try had to keep beyond the bound, by how much the samples differ.
-        failed: why the tries do not run, where none of them does.
-        estimated: the target computes its figures, and measures none.
-    """
-
-    source: str
-    speedup: float | None = None
+    source: str  # of the cost table, for people; or why there is none
+    speedup: float | None = None  # expected, over the model without Q/DQ nodes; None where the usual recipe was taken
+    # of the model without Q/DQ nodes, rewritten for the target, over the given model, as timed for a moment; None where
+    # nothing was timed
     in_float: Interval | None = None
+    # the same of the placement that is delivered; None where it has nothing in low precision
     timed: Interval | None = None
-    rejected: Interval | None = None
-    unchanged: bool = False
-    bound_db: float | None = None
-    tries: int = 0
-    models: int = 0
-    priced: bool = True
-    kept: bool = True
-    margin_db: float = 0.0
-    failed: str = ""
-    why_float: str = ""
-    estimated: bool = False
+    rejected: Interval | None = None  # the same of the fastest in low precision, where nothing in it is delivered
+    unchanged: bool = False  # nothing was faster than the given model, which is delivered as it is
+    bound_db: float | None = None  # least SQNR that was asked for; None where no samples could tell
+    tries: int = 0  # placements in low precision that were built; 0 where the usual recipe was taken
+    models: int = 0  # that the target built altogether; that some were built again for their profiles is not counted
+    priced: bool = True  # there was a table; else profiles of what was built alone chose
+    kept: bool = True  # the bound holds on the scoring samples; else the file is the float model, as no try kept it
+    margin_db: float = 0.0  # that the last try had to keep beyond the bound, by how much the samples differ
+    failed: str = ""  # why the tries do not run, where none of them does
+    why_float: str = ""  # why that was not taken, for people; empty where there was none
+    estimated: bool = False  # the target computes its figures, and measures none
 
 
 @dataclass(frozen=True, eq=False)
 class _Built:
-    """A model that was built.
+    """A model that was built."""
 
-    Attributes:
-        choice: its placement, and what was expected of it.
-        artifact: its file.
-        accuracy: on the scoring samples; None without samples.
-        kept: whether it keeps the bound, and a margin for what differs between samples.
-        failed: why it does not run.
-    """
-
-    choice: Choice
-    artifact: Artifact
-    accuracy: Accuracy | None
-    kept: bool
-    failed: str = ""
+    choice: Choice  # its placement, and what was expected of it
+    artifact: Artifact  # its file
+    accuracy: Accuracy | None  # on the scoring samples; None without samples
+    kept: bool  # whether it keeps the bound, and a margin for what differs between samples
+    failed: str = ""  # why it does not run
 
 
 def choose_by_costs(

@@ -55,23 +55,14 @@ _NO_KERNEL = ("float", "low")
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What a calibration of this machine gave.
+    """What a calibration of this machine gave."""
 
-    Attributes:
-        path: where the table was written.
-        table: the fits.
-        fingerprint: of the target.
-        models: micro-models that were measured, of how many.
-        readings: of single kernels.
-        failed: why micro-models could not be measured, and how many.
-    """
-
-    path: Path
-    table: CostTable
-    fingerprint: Fingerprint
-    models: tuple[int, int]
-    readings: int
-    failed: dict[str, int]
+    path: Path  # where the table was written
+    table: CostTable  # the fits
+    fingerprint: Fingerprint  # of the target
+    models: tuple[int, int]  # micro-models that were measured, of how many
+    readings: int  # of single kernels
+    failed: dict[str, int]  # why micro-models could not be measured, and how many
 
 
 def calibrate_machine(
@@ -132,19 +123,13 @@ def calibrate_machine(
 
 @dataclass(frozen=True, eq=False)
 class _Timed:
-    """A micro-model in all of its forms.
+    """A micro-model in all of its forms."""
 
-    Attributes:
-        graph: of the prepared model.
-        parameters: what has a cost in it.
-        forms: labels, placement and file of each form that the target builds.
-        ns: nanoseconds of each.
-    """
-
-    graph: Graph
-    parameters: CostParameters
+    graph: Graph  # of the prepared model
+    parameters: CostParameters  # what has a cost in it
+    # labels, placement and file of each form that the target builds
     forms: Sequence[tuple[np.ndarray, Placement, Artifact]]
-    ns: Sequence[float]
+    ns: Sequence[float]  # nanoseconds of each
 
 
 def _timed(
@@ -255,15 +240,10 @@ def _builds(worker: Worker, artifact: Artifact) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Total:
-    """A model that was timed.
+    """A model that was timed."""
 
-    Attributes:
-        parts: workload and state of each of its units and values.
-        ns: nanoseconds of an inference.
-    """
-
-    parts: Sequence[tuple[Workload, str]]
-    ns: float
+    parts: Sequence[tuple[Workload, str]]  # workload and state of each of its units and values
+    ns: float  # nanoseconds of an inference
 
 
 def kernel_readings(totals: Sequence[Total]) -> list[Reading]:

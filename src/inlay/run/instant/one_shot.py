@@ -46,55 +46,35 @@ _LEAST_VARIATIONS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """A placement with its qparams, and what is known of it.
+    """A placement with its qparams, and what is known of it."""
 
-    Attributes:
-        placement: what is quantized.
-        calibration: how ranges were chosen.
-        writer: writes placements with these qparams.
-        shared: for nodes whose values share a scale, why.
-        accuracy: on the scoring samples; None where there are no samples, or it is yet to be measured.
-        varied: outputs for each variation; None where none were run.
-    """
-
-    placement: Placement
-    calibration: CalibrationChoice
-    writer: CandidateWriter
-    shared: Mapping[str, str]
+    placement: Placement  # what is quantized
+    calibration: CalibrationChoice  # how ranges were chosen
+    writer: CandidateWriter  # writes placements with these qparams
+    shared: Mapping[str, str]  # for nodes whose values share a scale, why
+    # on the scoring samples; None where there are no samples, or it is yet to be measured
     accuracy: Accuracy | None = None
-    varied: Sequence[Outputs] | None = None
+    varied: Sequence[Outputs] | None = None  # outputs for each variation; None where none were run
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QuantizeRequest:
-    """What a caller asks for.
+    """What a caller asks for."""
 
-    Attributes:
-        file: the ONNX model.
-        target: where it will run.
-        samples: real ones, or random ones, which neither choose ranges nor measure accuracy.
-        rules: which operators, in which types; None for the fastest within ``bound_db`` of a few that are built, by the
-            processor's cost table and their own profiles, and for the target's usual one where it tells no latencies.
-        quant_type: of activations, where the rules do not say.
-        bound_db: least SQNR of the worst output; only where there are no rules, and real samples.
-        sizes: of dynamic dimensions that are to be fixed, by symbol.
-        specs: of the inputs, with the sizes that dynamic dimensions have.
-        augment: how samples are varied, as in :func:`~inlay.data.stress_set`.
-        seed: of the variations, and of the order of measurements.
-        max_opset: the newest opset that the file may have.
-    """
-
-    file: ModelFile
-    target: TargetSpec
-    samples: Samples
-    specs: Sequence[InputSpec]
+    file: ModelFile  # the ONNX model
+    target: TargetSpec  # where it will run
+    samples: Samples  # real ones, or random ones, which neither choose ranges nor measure accuracy
+    specs: Sequence[InputSpec]  # of the inputs, with the sizes that dynamic dimensions have
+    # which operators, in which types; None for the fastest within `bound_db` of a few that are built, by the
+    # processor's cost table and their own profiles, and for the target's usual one where it tells no latencies
     rules: Recipe | None = None
-    quant_type: str = AUTO
+    quant_type: str = AUTO  # of activations, where the rules do not say
+    # least SQNR of the worst output; only where there are no rules, and real samples
     bound_db: float | None = DEFAULT_MIN_SQNR_DB
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    augment: str = "auto"
-    seed: int = 0
-    max_opset: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of dynamic dimensions that are to be fixed, by symbol
+    augment: str = "auto"  # how samples are varied, as in `stress_set`
+    seed: int = 0  # of the variations, and of the order of measurements
+    max_opset: int | None = None  # the newest opset that the file may have
 
     @property
     def real(self) -> bool:
@@ -114,25 +94,15 @@ class QuantizeRequest:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OneShot:
-    """A model about to be quantized once.
+    """A model about to be quantized once."""
 
-    Attributes:
-        asked: what is asked for.
-        worker: runs and times models.
-        scored: samples that accuracy is measured on, and ``feeds`` their files.
-        feeds: see there.
-        reference: outputs of the given model for each of them.
-        test: variations of them.
-        prepared: the model.
-    """
-
-    asked: QuantizeRequest
-    worker: Worker
-    scored: Samples
-    feeds: Sequence[Path]
-    reference: Sequence[Outputs]
-    test: StressTest
-    prepared: PreparedModel
+    asked: QuantizeRequest  # what is asked for
+    worker: Worker  # runs and times models
+    scored: Samples  # samples that accuracy is measured on, and `feeds` their files
+    feeds: Sequence[Path]  # see there
+    reference: Sequence[Outputs]  # outputs of the given model for each of them
+    test: StressTest  # variations of them
+    prepared: PreparedModel  # the model
 
     @classmethod
     def open(

@@ -59,17 +59,11 @@ _SOLVING_S = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A placement, and what is expected of it.
+    """A placement, and what is expected of it."""
 
-    Attributes:
-        placement: with the rewrites that are expected to pay.
-        labels: of its units.
-        ns: nanoseconds per inference that are expected of it.
-    """
-
-    placement: Placement
-    labels: np.ndarray
-    ns: float
+    placement: Placement  # with the rewrites that are expected to pay
+    labels: np.ndarray  # of its units
+    ns: float  # nanoseconds per inference that are expected of it
 
     @property
     def low(self) -> bool:

@@ -49,55 +49,32 @@ from inlay.types import Placement
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """A model quantized without a search.
+    """A model quantized without a search."""
 
-    Attributes:
-        path: where it was written.
-        sha256: of the file.
-        ports: consumer slots that read quantized values.
-        units: operators in low precision, and operators in all.
-        ranges: the method of calibration, or how many domains each method serves and what that gained, for people.
-        accuracy: against float on the given samples, or some of them; None for random inputs.
-        refusals: how many operators stay float, by reason.
-        decisions: precision, deciding rule and reason of every node; none of a quantized file that is delivered as it
-            was given.
-        leftovers: quantized operators of the given model that could not be taken apart.
-        by_costs: how the placement was chosen, where no recipe said it.
-        warning: how the file was read, that the recipe is tuned for another target or machine, or what is wrong with
-            the processor's cost table.
-        frozen: the dynamic dimensions that were fixed, with their sizes, for people.
-        robustness: what variations of the samples lose; None where none are made.
-        samples: how many were given.
-        asked_db: least SQNR that was asked for, or the default.
-        silent: outputs that are the same number on all samples, and do not count.
-        quantizable: whether the target runs any of the model's operators in low precision.
-        given_quantized: the given model was quantized itself; ``accuracy`` is against it as it was given.
-        own_precision: what the target computes float32 operators in, where that is something else, for people.
-        random: what people should know of a model that draws random numbers.
-        inputs: what people should know of inputs whose values or sizes are fixed, or could be.
-    """
-
-    path: Path
-    sha256: str
-    ports: int
-    units: tuple[int, int]
-    ranges: str
-    accuracy: Accuracy | None
-    refusals: Mapping[str, int]
+    path: Path  # where it was written
+    sha256: str  # of the file
+    ports: int  # consumer slots that read quantized values
+    units: tuple[int, int]  # operators in low precision, and operators in all
+    ranges: str  # the method of calibration, or how many domains each method serves and what that gained, for people
+    accuracy: Accuracy | None  # against float on the given samples, or some of them; None for random inputs
+    refusals: Mapping[str, int]  # how many operators stay float, by reason
+    # precision, deciding rule and reason of every node; none of a quantized file that is delivered as it was given
     decisions: tuple[Decision, ...] = ()
-    leftovers: tuple[Leftover, ...] = ()
-    by_costs: ByCosts | None = None
+    leftovers: tuple[Leftover, ...] = ()  # quantized operators of the given model that could not be taken apart
+    by_costs: ByCosts | None = None  # how the placement was chosen, where no recipe said it
+    # how the file was read, that the recipe is tuned for another target or machine, or what is wrong with the
+    # processor's cost table
     warning: str = ""
-    frozen: str = ""
-    robustness: Robustness | None = None
-    samples: int = 0
-    asked_db: float = DEFAULT_MIN_SQNR_DB
-    silent: tuple[str, ...] = ()
-    quantizable: bool = True
-    given_quantized: bool = False
-    own_precision: str = ""
-    random: str = ""
-    inputs: tuple[str, ...] = ()
+    frozen: str = ""  # the dynamic dimensions that were fixed, with their sizes, for people
+    robustness: Robustness | None = None  # what variations of the samples lose; None where none are made
+    samples: int = 0  # how many were given
+    asked_db: float = DEFAULT_MIN_SQNR_DB  # least SQNR that was asked for, or the default
+    silent: tuple[str, ...] = ()  # outputs that are the same number on all samples, and do not count
+    quantizable: bool = True  # whether the target runs any of the model's operators in low precision
+    given_quantized: bool = False  # the given model was quantized itself; `accuracy` is against it as it was given
+    own_precision: str = ""  # what the target computes float32 operators in, where that is something else, for people
+    random: str = ""  # what people should know of a model that draws random numbers
+    inputs: tuple[str, ...] = ()  # what people should know of inputs whose values or sizes are fixed, or could be
 
 
 _MOST_JUDGED = 64

@@ -40,17 +40,11 @@ _INFERENCES = 4
 
 @dataclass(frozen=True)
 class Losses:
-    """What models lose on variations.
+    """What models lose on variations."""
 
-    Attributes:
-        delivered: None where it is float, or there are no variations.
-        anchors: by name, those that quantize something.
-        cut: what there was no time for, for people.
-    """
-
-    delivered: Robustness | None = None
-    anchors: Mapping[str, Robustness] = field(default_factory=dict)
-    cut: str = ""
+    delivered: Robustness | None = None  # None where it is float, or there are no variations
+    anchors: Mapping[str, Robustness] = field(default_factory=dict)  # by name, those that quantize something
+    cut: str = ""  # what there was no time for, for people
 
 
 NO_LOSSES = Losses()

@@ -34,22 +34,15 @@ _LABELLED = 3
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One operator of the normalized model.
+    """One operator of the normalized model."""
 
-    Attributes:
-        name, op_type: of the operator.
-        reads: values that it reads, constants excluded.
-        quantized: those of them that it reads through a Q/DQ pair in the delivered model.
-        writes: values that it computes.
-        region: id of the leaf region that it belongs to; -1 where no regions are known.
-    """
-
+    # name, op_type: of the operator
     name: str
     op_type: str
-    reads: tuple[str, ...]
-    quantized: tuple[str, ...]
-    writes: tuple[str, ...]
-    region: int
+    reads: tuple[str, ...]  # values that it reads, constants excluded
+    quantized: tuple[str, ...]  # those of them that it reads through a Q/DQ pair in the delivered model
+    writes: tuple[str, ...]  # values that it computes
+    region: int  # id of the leaf region that it belongs to; -1 where no regions are known
 
 
 @dataclass(frozen=True)
@@ -63,54 +56,36 @@ class RegionFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitFacts:
-    """One unit.
+    """One unit."""
 
-    Attributes:
-        name, op_type: of its anchor.
-        nodes: names of its nodes.
-        precision: in which it is delivered.
-        rejection: why the target cannot run it in low precision; empty where it can.
-        gain_ns: nanoseconds that low precision was expected to save, its Q/DQ aside; None where nothing was learned.
-        noise_db: SQNR of the worst output if it alone is in low precision; None where that was not probed.
-    """
-
+    # name, op_type: of its anchor
     name: str
     op_type: str
-    nodes: tuple[str, ...]
-    precision: str
-    rejection: str
+    nodes: tuple[str, ...]  # names of its nodes
+    precision: str  # in which it is delivered
+    rejection: str  # why the target cannot run it in low precision; empty where it can
+    # nanoseconds that low precision was expected to save, its Q/DQ aside; None where nothing was learned
     gain_ns: float | None
-    noise_db: float | None
+    noise_db: float | None  # SQNR of the worst output if it alone is in low precision; None where that was not probed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a report shows beyond the result and the journal.
+    """What a report shows beyond the result and the journal."""
 
-    Attributes:
-        nodes: of the normalized model, in topological order.
-        regions: of the region tree; none where region patterns are not installed.
-        units: in topological order.
-        inputs, outputs: of the model.
-        delivered: key of the delivered candidate in the journal; empty for a file that was given.
-        floats: key of the normalized float model.
-        anchors: keys of the anchors, by name.
-        quantized: outputs that the delivered model passes through a Q/DQ pair.
-        samples: number of each unseen sample in the user's data, from 0, and the SQNR of its worst output in dB.
-        software: versions of what took part, by name.
-    """
-
-    nodes: tuple[NodeFacts, ...]
-    regions: tuple[RegionFacts, ...]
-    units: tuple[UnitFacts, ...]
+    nodes: tuple[NodeFacts, ...]  # of the normalized model, in topological order
+    regions: tuple[RegionFacts, ...]  # of the region tree; none where region patterns are not installed
+    units: tuple[UnitFacts, ...]  # in topological order
+    # inputs, outputs: of the model
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    delivered: str
-    floats: str
-    anchors: Mapping[str, str]
-    quantized: tuple[str, ...] = ()
+    delivered: str  # key of the delivered candidate in the journal; empty for a file that was given
+    floats: str  # key of the normalized float model
+    anchors: Mapping[str, str]  # keys of the anchors, by name
+    quantized: tuple[str, ...] = ()  # outputs that the delivered model passes through a Q/DQ pair
+    # number of each unseen sample in the user's data, from 0, and the SQNR of its worst output in dB
     samples: tuple[tuple[int, float], ...] = ()
-    software: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)  # versions of what took part, by name
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Evidence:

@@ -31,19 +31,12 @@ _WORDS = 500
 
 @dataclass(frozen=True)
 class Description:
-    """What a program says of itself.
+    """What a program says of itself."""
 
-    Attributes:
-        gives: what it can do.
-        resident: it goes on reading requests after its first answer, and keeps one model.
-        deterministic: its times are estimates without noise.
-        facts: what its measurements depend on.
-    """
-
-    gives: frozenset[Gift]
-    resident: bool = False
-    deterministic: bool = False
-    facts: Mapping[str, str] = field(default_factory=dict)
+    gives: frozenset[Gift]  # what it can do
+    resident: bool = False  # it goes on reading requests after its first answer, and keeps one model
+    deterministic: bool = False  # its times are estimates without noise
+    facts: Mapping[str, str] = field(default_factory=dict)  # what its measurements depend on
 
 
 class Program:

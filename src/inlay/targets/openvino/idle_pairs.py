@@ -22,16 +22,12 @@ _ALL_INPUTS = "Concat"  # moves what all of its inputs hold, and other operators
 
 @dataclass(frozen=True)
 class IdlePairs(Rewrite[bool]):
-    """``DQ -> MaxPool -> Q -> DQ`` with equal qparams is ``DQ -> MaxPool``, which takes over the name behind it.
-
-    Attributes:
-        moves: operators that only move elements, and Concat.
-    """
+    """``DQ -> MaxPool -> Q -> DQ`` with equal qparams is ``DQ -> MaxPool``, which takes over the name behind it."""
 
     name = "idle pairs"
     reason = "an operator that only moves elements leaves quantized values as they are, and its readers their integers"
     source = "executed graphs of 2026.4.1: a kernel from uint8 to uint8 behind each MaxPool, Concat, Reshape, …"
-    moves: frozenset[str]
+    moves: frozenset[str]  # operators that only move elements, and Concat
 
     def applies(self, graph: Graph, node: Node) -> bool | None:
         """Whether ``node`` only moves elements."""

@@ -35,28 +35,18 @@ _RECURRENT, _RECURRENT_KERNEL = frozenset({"LSTM", "GRU", "RNN"}), "RNNSeq"
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """One node of the executed graph.
+    """One node of the executed graph."""
 
-    Attributes:
-        name, op_type: its own.
-        origins: names of the operators that it was made of, in the order of the computation.
-        precision: type that it computes in, in the runtime's notation.
-        inputs: type of each input, in the runtime's notation; constants included.
-        output: type of its first output.
-        sources: positions in the graph of the nodes that it reads.
-        ns: average time; None where it did not run.
-        constant: it is computed once, when the model is built.
-    """
-
+    # name, op_type: its own
     name: str
     op_type: str
-    origins: tuple[str, ...]
-    precision: str
-    inputs: tuple[str, ...]
-    output: str
-    sources: tuple[int, ...]
-    ns: float | None
-    constant: bool
+    origins: tuple[str, ...]  # names of the operators that it was made of, in the order of the computation
+    precision: str  # type that it computes in, in the runtime's notation
+    inputs: tuple[str, ...]  # type of each input, in the runtime's notation; constants included
+    output: str  # type of its first output
+    sources: tuple[int, ...]  # positions in the graph of the nodes that it reads
+    ns: float | None  # average time; None where it did not run
+    constant: bool  # it is computed once, when the model is built
 
 
 def executed_graph(compiled: Any) -> list[Kernel]:

@@ -36,21 +36,13 @@ MEASURES = "bytes of integers on the NPU, more for what is not; they are not mil
 
 @dataclass(frozen=True)
 class Offload:
-    """Where the operators of one model run.
+    """Where the operators of one model run."""
 
-    Attributes:
-        kernels: each operator, conversion and partition with its points.
-        host: operators on the host by name, with their types.
-        host_bytes: that these read and write.
-        partitions: parts of the model on the NPU.
-        floats: operators that compute in float, which the NPU has no 32-bit units for: they cost as on the host.
-    """
-
-    kernels: tuple[KernelTime, ...]
-    host: Mapping[str, str]
-    host_bytes: int
-    partitions: int
-    floats: int
+    kernels: tuple[KernelTime, ...]  # each operator, conversion and partition with its points
+    host: Mapping[str, str]  # operators on the host by name, with their types
+    host_bytes: int  # that these read and write
+    partitions: int  # parts of the model on the NPU
+    floats: int  # operators that compute in float, which the NPU has no 32-bit units for: they cost as on the host
 
     @property
     def points(self) -> int:

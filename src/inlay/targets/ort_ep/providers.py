@@ -39,19 +39,12 @@ _registered: set[str] = set()
 
 @dataclass(frozen=True)
 class Provider:
-    """One provider with its options.
+    """One provider with its options."""
 
-    Attributes:
-        name: as ONNX Runtime calls it.
-        options: of the provider, as text.
-        plugin: its library; empty where the provider is built into ONNX Runtime.
-        version: of the plugin, as it says; empty where it is built in.
-    """
-
-    name: str
-    options: Mapping[str, str]
-    plugin: str = ""
-    version: str = ""
+    name: str  # as ONNX Runtime calls it
+    options: Mapping[str, str]  # of the provider, as text
+    plugin: str = ""  # its library; empty where the provider is built into ONNX Runtime
+    version: str = ""  # of the plugin, as it says; empty where it is built in
 
     @classmethod
     def find(cls, name: str, plugin: str = "", options: Mapping[str, str] | None = None) -> Provider:

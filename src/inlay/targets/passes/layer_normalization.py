@@ -23,21 +23,13 @@ LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR = 17, 8
 
 @dataclass(frozen=True, eq=False)
 class _Chain:
-    """The operators of one normalization.
+    """The operators of one normalization."""
 
-    Attributes:
-        x: what is normalized.
-        nodes: all of them; the last one computes the result.
-        epsilon: what is added to the variance.
-        scale: one number a channel.
-        bias: the same; None for none.
-    """
-
-    x: ir.Value
-    nodes: tuple[ir.Node, ...]
-    epsilon: float
-    scale: np.ndarray
-    bias: np.ndarray | None = None
+    x: ir.Value  # what is normalized
+    nodes: tuple[ir.Node, ...]  # all of them; the last one computes the result
+    epsilon: float  # what is added to the variance
+    scale: np.ndarray  # one number a channel
+    bias: np.ndarray | None = None  # the same; None for none
 
 
 def _is_of_rows(node: ir.Node) -> bool:

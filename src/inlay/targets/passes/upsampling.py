@@ -35,22 +35,16 @@ _PLAIN = {"antialias": 0, "exclude_outside": 0, "keep_aspect_ratio_policy": "str
 
 @dataclass(frozen=True)
 class Worth:
-    """Where two products take less time than a ``Resize`` on a target.
+    """Where two products take less time than a ``Resize`` on a target."""
 
-    Attributes:
-        products: most multiplications for each result, of many channels.
-        of_few: how many more of few channels, over the square of their number: what ``Resize`` does once for all of
-            them weighs more then.
-        scale: least factor by which both axes grow.
-        readers: operators that may read the result, and theirs in turn, to the outputs of the model; None for all.
-        few: up to so many channels neither ``scale`` nor ``readers`` counts.
-    """
-
-    products: float
+    products: float  # most multiplications for each result, of many channels
+    # how many more of few channels, over the square of their number: what `Resize` does once for all of them weighs
+    # more then
     of_few: float = 0.0
-    scale: float = 1.0
+    scale: float = 1.0  # least factor by which both axes grow
+    # operators that may read the result, and theirs in turn, to the outputs of the model; None for all
     readers: frozenset[str] | None = None
-    few: int = 0
+    few: int = 0  # up to so many channels neither `scale` nor `readers` counts
 
 
 @dataclass(frozen=True)

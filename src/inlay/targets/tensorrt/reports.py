@@ -47,22 +47,15 @@ def timing_cache(given: str) -> Path:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of an engine.
+    """A layer of an engine."""
 
-    Attributes:
-        name: also in profiles.
-        kind: TensorRT's type of layer (``CaskConvolution``, ``Reformat``, …).
-        nodes: names of the ONNX nodes that it was made of, as the parser noted them.
-        inputs, outputs: tensor names.
-        types: of its inputs' elements, in lower case.
-    """
-
-    name: str
-    kind: str
-    nodes: tuple[str, ...] = ()
+    name: str  # also in profiles
+    kind: str  # TensorRT's type of layer (`CaskConvolution`, `Reformat`, …)
+    nodes: tuple[str, ...] = ()  # names of the ONNX nodes that it was made of, as the parser noted them
+    # inputs, outputs: tensor names
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()  # of its inputs' elements, in lower case
 
 
 def read_times(path: Path, clock: Clock, count: int) -> np.ndarray:

@@ -19,29 +19,17 @@ from inlay.tosa.lowering import Partition
 
 @dataclass(frozen=True)
 class HostCost:
-    """Host cycles per unit of work; the target's fingerprint lists them in this order.
+    """Host cycles per unit of work; the target's fingerprint lists them in this order."""
 
-    Attributes:
-        product: per multiply-accumulate in float32 (Conv, ConvTranspose, Gemm, MatMul).
-        elementwise: per output element (Add, Mul, Relu, Clip …); in a pool, per element of each window.
-        function: per output element (Exp, Sigmoid, Softmax, Tanh, Erf, Div, Sqrt, Pow, normalizations).
-        movement: per output element (Reshape, Transpose, Concat, Slice, Gather, Pad, Resize …).
-        conversion: per element converted between int8 and float32 (Q or DQ).
-        node_call: per node.
-        npu_call: per TOSA partition: command set-up, cache maintenance, interrupt.
-        crossing_byte: per byte that crosses between NPU and host.
-        permuted: per crossing element whose axes are permuted, besides.
-    """
-
-    product: float = 1.0
-    elementwise: float = 2.0
-    function: float = 20.0
-    movement: float = 1.5
-    conversion: float = 3.0
-    node_call: float = 200.0
-    npu_call: float = 2000.0
-    crossing_byte: float = 0.25
-    permuted: float = 1.0
+    product: float = 1.0  # per multiply-accumulate in float32 (Conv, ConvTranspose, Gemm, MatMul)
+    elementwise: float = 2.0  # per output element (Add, Mul, Relu, Clip …); in a pool, per element of each window
+    function: float = 20.0  # per output element (Exp, Sigmoid, Softmax, Tanh, Erf, Div, Sqrt, Pow, normalizations)
+    movement: float = 1.5  # per output element (Reshape, Transpose, Concat, Slice, Gather, Pad, Resize …)
+    conversion: float = 3.0  # per element converted between int8 and float32 (Q or DQ)
+    node_call: float = 200.0  # per node
+    npu_call: float = 2000.0  # per TOSA partition: command set-up, cache maintenance, interrupt
+    crossing_byte: float = 0.25  # per byte that crosses between NPU and host
+    permuted: float = 1.0  # per crossing element whose axes are permuted, besides
 
 
 HOST = HostCost()

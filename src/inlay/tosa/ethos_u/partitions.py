@@ -25,21 +25,13 @@ _LAYER = re.compile(r"layer-\d+")
 
 @dataclass(frozen=True, eq=False)
 class Cost:
-    """Estimated cycles of one inference.
+    """Estimated cycles of one inference."""
 
-    Attributes:
-        npu: Vela's estimate, all partitions.
-        host: what stays on the host, by the stated model of :mod:`.host_cost`.
-        crossing: calls of the NPU and tensors that cross between NPU and host.
-        clock_hz: clock that turns cycles into time.
-        kernels: every part of the sum.
-    """
-
-    npu: float
-    host: float
-    crossing: float
-    clock_hz: float
-    kernels: tuple[KernelTime, ...]
+    npu: float  # Vela's estimate, all partitions
+    host: float  # what stays on the host, by the stated model of `host_cost`
+    crossing: float  # calls of the NPU and tensors that cross between NPU and host
+    clock_hz: float  # clock that turns cycles into time
+    kernels: tuple[KernelTime, ...]  # every part of the sum
 
     @property
     def cycles(self) -> float:

@@ -36,14 +36,10 @@ _INI = "Arm/vela.ini"
 
 @dataclass(frozen=True)
 class Accelerator:
-    """An NPU with its system configuration.
+    """An NPU with its system configuration."""
 
-    Attributes:
-        name: one of :data:`ACCELERATORS`.
-        system_config, memory_mode: sections of Vela's ``Arm/vela.ini``.
-    """
-
-    name: str
+    name: str  # one of `ACCELERATORS`
+    # system_config, memory_mode: sections of Vela's `Arm/vela.ini`
     system_config: str
     memory_mode: str
 
@@ -71,15 +67,10 @@ class LayerCycles:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Vela's estimate of one flatbuffer.
+    """Vela's estimate of one flatbuffer."""
 
-    Attributes:
-        cycles: NPU cycles of one inference.
-        layers: cycles per NPU operator, in order.
-    """
-
-    cycles: float
-    layers: tuple[LayerCycles, ...]
+    cycles: float  # NPU cycles of one inference
+    layers: tuple[LayerCycles, ...]  # cycles per NPU operator, in order
 
 
 def version() -> str:

@@ -95,17 +95,11 @@ def conv_transpose(here: NodeContext) -> None:
 
 @dataclass(frozen=True)
 class _Geometry:
-    """A transposed convolution in two dimensions.
+    """A transposed convolution in two dimensions."""
 
-    Attributes:
-        reach: rows and columns that the dilated kernel covers.
-        strides: height and width.
-        pads: added to the output at top, bottom, left, right; negative ones crop it.
-    """
-
-    reach: tuple[int, int]
-    strides: tuple[int, int]
-    pads: tuple[int, int, int, int]
+    reach: tuple[int, int]  # rows and columns that the dilated kernel covers
+    strides: tuple[int, int]  # height and width
+    pads: tuple[int, int, int, int]  # added to the output at top, bottom, left, right; negative ones crop it
 
     def out(self, height: int, width: int) -> tuple[int, int]:
         """Output size."""

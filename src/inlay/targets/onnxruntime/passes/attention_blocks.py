@@ -43,25 +43,17 @@ class Masking(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Block:
-    """One attention.
+    """One attention."""
 
-    Attributes:
-        softmax: its Softmax, which gives new operators their names.
-        query, key, value: rows.
-        masks: what is added to the products, in order.
-        factor: by which the products are multiplied.
-        output: what it gives, shape (batch, rows, heads, size).
-        is_merged: whether ``output`` is those rows with the heads put together, shape (batch, rows, heads * size).
-    """
-
-    softmax: ir.Node
+    softmax: ir.Node  # its Softmax, which gives new operators their names
+    # query, key, value: rows
     query: Heads
     key: Heads
     value: Heads
-    masks: tuple[Masking, ...]
-    factor: float
-    output: ir.Value
-    is_merged: bool
+    masks: tuple[Masking, ...]  # what is added to the products, in order
+    factor: float  # by which the products are multiplied
+    output: ir.Value  # what it gives, shape (batch, rows, heads, size)
+    is_merged: bool  # whether `output` is those rows with the heads put together, shape (batch, rows, heads * size)
 
 
 def find_blocks(model: ir.Model, inferred: bool = False) -> list[Block]:

@@ -28,34 +28,24 @@ _LEAST_SHARE, _TILE_SHARE = 0.48, 0.19  # of the second-level cache; see RowTili
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows of a convolution's output, as a convolution of its own.
+    """Rows of a convolution's output, as a convolution of its own."""
 
-    Attributes:
-        start, stop: rows of the data that it reads, ``start <= row < stop``.
-        above, below: rows of padding.
-    """
-
+    # start, stop: rows of the data that it reads, `start <= row < stop`
     start: int
     stop: int
+    # above, below: rows of padding
     above: int
     below: int
 
 
 @dataclass(frozen=True)
 class RowTiling(Rewrite[tuple[Tile, ...]]):
-    """``Q -> DQ -> Conv [-> Relu] -> Q`` becomes ``Q -> (Slice -> DQ -> Conv [-> Relu] -> Q) per tile -> Concat``.
+    """``Q -> DQ -> Conv [-> Relu] -> Q`` becomes ``Q -> (Slice -> DQ -> Conv [-> Relu] -> Q) per tile -> Concat``."""
 
-    Attributes:
-        absorbed: activations that the runtime fuses into the convolution before them.
-        unless: a rewrite that takes precedence: what it applies to is not tiled.
-        least_sum_bytes: bytes of a Conv's sums from which it is tiled.
-        tile_sum_bytes: bytes of the sums of one tile, about.
-    """
-
-    absorbed: frozenset[str]
-    unless: SpaceToDepth | None
-    least_sum_bytes: int
-    tile_sum_bytes: int
+    absorbed: frozenset[str]  # activations that the runtime fuses into the convolution before them
+    unless: SpaceToDepth | None  # a rewrite that takes precedence: what it applies to is not tiled
+    least_sum_bytes: int  # bytes of a Conv's sums from which it is tiled
+    tile_sum_bytes: int  # bytes of the sums of one tile, about
 
     name = "row tiling"
     reason = "the int32 sums of the whole image would not stay in the processor's cache"

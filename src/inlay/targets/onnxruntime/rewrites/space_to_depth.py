@@ -26,19 +26,12 @@ _OPSET = 13  # SpaceToDepth takes 8-bit types in runtimes from this opset on
 
 @dataclass(frozen=True)
 class BlockedConv:
-    """A convolution over blocks of pixels.
+    """A convolution over blocks of pixels."""
 
-    Attributes:
-        size: pixels along each edge of a block.
-        front: rows and columns of zeros before the weight, so that its first pixel begins a block.
-        kernel: blocks of a window, by axis.
-        pads: blocks of padding: before by axis, then after by axis.
-    """
-
-    size: int
-    front: tuple[int, int]
-    kernel: tuple[int, int]
-    pads: tuple[int, int, int, int]
+    size: int  # pixels along each edge of a block
+    front: tuple[int, int]  # rows and columns of zeros before the weight, so that its first pixel begins a block
+    kernel: tuple[int, int]  # blocks of a window, by axis
+    pads: tuple[int, int, int, int]  # blocks of padding: before by axis, then after by axis
 
     def weight(self, array: np.ndarray) -> np.ndarray:
         """The weight over blocks, shape ``(outputs, size * size * channels, *kernel)``, of one over pixels.
@@ -65,13 +58,9 @@ class BlockedConv:
 
 @dataclass(frozen=True)
 class SpaceToDepth(Rewrite[BlockedConv]):
-    """``Q -> DQ -> Conv`` becomes ``Q -> SpaceToDepth -> DQ -> Conv`` of stride 1.
+    """``Q -> DQ -> Conv`` becomes ``Q -> SpaceToDepth -> DQ -> Conv`` of stride 1."""
 
-    Attributes:
-        most_channels: most channels of the convolution's data.
-    """
-
-    most_channels: int = 3
+    most_channels: int = 3  # most channels of the convolution's data
 
     name = "space to depth"
     reason = "the integer kernel gathers windows of few channels a few bytes at a time"

@@ -28,18 +28,13 @@ class BlockConv:
 
     An output pixel of a transposed convolution of stride ``s`` reads every ``s``-th tap of the weight along each axis;
     which ones follows from its place in its block of ``s x s`` pixels.
-
-    Attributes:
-        size: pixels along each edge of a block: the stride.
-        taps: by axis, ``(pixel of the block, tap of the Conv) -> tap of the transposed weight``.
-        kernel: taps of the Conv, by axis.
-        pads: of the Conv: before by axis, then after by axis.
     """
 
-    size: int
+    size: int  # pixels along each edge of a block: the stride
+    # by axis, `(pixel of the block, tap of the Conv) -> tap of the transposed weight`
     taps: tuple[Mapping[tuple[int, int], int], Mapping[tuple[int, int], int]]
-    kernel: tuple[int, int]
-    pads: tuple[int, int, int, int]
+    kernel: tuple[int, int]  # taps of the Conv, by axis
+    pads: tuple[int, int, int, int]  # of the Conv: before by axis, then after by axis
 
     def weight(self, array: np.ndarray) -> np.ndarray:
         """The Conv's, shape ``(size * size * outputs, channels, *kernel)``, of one ``(channels, outputs, ...)``."""
@@ -127,13 +122,9 @@ def _axis(
 
 @dataclass(frozen=True)
 class TransposedConv(Rewrite[BlockConv]):
-    """``DQ -> ConvTranspose [-> Relu] -> Q`` becomes ``DQ -> Conv [-> Relu] -> Q -> DepthToSpace``.
+    """``DQ -> ConvTranspose [-> Relu] -> Q`` becomes ``DQ -> Conv [-> Relu] -> Q -> DepthToSpace``."""
 
-    Attributes:
-        absorbed: activations that the runtime fuses into the convolution before them.
-    """
-
-    absorbed: frozenset[str] = frozenset()
+    absorbed: frozenset[str] = frozenset()  # activations that the runtime fuses into the convolution before them
 
     name = "transposed convolution as convolution"
     reason = "ONNX Runtime has an integer Conv, but no integer ConvTranspose"
