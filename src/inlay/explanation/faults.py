@@ -26,19 +26,12 @@ class Fault:
 
 @dataclass(frozen=True, eq=False)
 class Suspect:
-    """One operator with what may be wrong at it.
+    """One operator with what may be wrong at it."""
 
-    Attributes:
-        name: of its node.
-        faults: in the order of the table.
-        unsupported: why the target has no low precision for it at all; empty where it has.
-        zone: the operators around it whose Q/DQ nodes its mends may touch, and itself.
-    """
-
-    name: str
-    faults: tuple[Fault, ...]
-    unsupported: str
-    zone: frozenset[str]
+    name: str  # of its node
+    faults: tuple[Fault, ...]  # in the order of the table
+    unsupported: str  # why the target has no low precision for it at all; empty where it has
+    zone: frozenset[str]  # the operators around it whose Q/DQ nodes its mends may touch, and itself
 
 
 def suspects(graph: ir.Graph, plain: Graph, rules: Rules, rows: Sequence[Precondition]) -> Mapping[str, Suspect]:

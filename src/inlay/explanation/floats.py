@@ -27,17 +27,11 @@ from inlay.trial import Interval
 
 @dataclass(frozen=True, eq=False)
 class InFloat:
-    """The float model inside a quantized one.
+    """The float model inside a quantized one."""
 
-    Attributes:
-        speedup: of the quantized model over it; None where one of them was not timed.
-        operators: nanoseconds of each operator's kernels.
-        problem: why nothing is known of it.
-    """
-
-    speedup: Interval | None = None
-    operators: Mapping[str, float] = field(default_factory=dict)
-    problem: str = ""
+    speedup: Interval | None = None  # of the quantized model over it; None where one of them was not timed
+    operators: Mapping[str, float] = field(default_factory=dict)  # nanoseconds of each operator's kernels
+    problem: str = ""  # why nothing is known of it
 
     def ms(self, operator: Operator) -> float | None:
         """What an ``operator`` that runs on integers takes in float; None where it does not, or nothing is known."""

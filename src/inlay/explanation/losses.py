@@ -44,21 +44,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Losses:
-    """What rounding costs.
+    """What rounding costs."""
 
-    Attributes:
-        sqnr_db: of the given model's worst output against the float model in it, as the target computes both.
-        judged: the number of samples that it is of.
-        sources: the worst first.
-        together: without several of them at once.
-        problem: why something could not be found out.
-    """
-
+    # of the given model's worst output against the float model in it, as the target computes both
     sqnr_db: float | None
-    judged: int = 0
-    sources: tuple[Loss, ...] = ()
-    together: tuple[Together, ...] = ()
-    problem: str = ""
+    judged: int = 0  # the number of samples that it is of
+    sources: tuple[Loss, ...] = ()  # the worst first
+    together: tuple[Together, ...] = ()  # without several of them at once
+    problem: str = ""  # why something could not be found out
 
 
 def too_late(what: str) -> str:

@@ -19,35 +19,25 @@ from inlay.targets.base import Executable, Feed
 
 @dataclass(frozen=True)
 class Block:
-    """Readings of one block.
+    """Readings of one block."""
 
-    Attributes:
-        ns: nanoseconds per inference of each model, in the order given, less what other processes took for certain.
-        drift: absolute log-ratio of the two passes through the block, the mean over all models. The baseline's own
-            would select blocks in which the baseline was fast, and so bias every speedup.
-        taken: share of each model's reading that other processes may have taken besides, at most.
-        hit: share of each model's reading on the clock that they took, at most.
-        by_feed: nanoseconds per inference of each model on each feed, where there are several.
-    """
-
+    # nanoseconds per inference of each model, in the order given, less what other processes took for certain
     ns: list[float]
+    # absolute log-ratio of the two passes through the block, the mean over all models. The baseline's own would select
+    # blocks in which the baseline was fast, and so bias every speedup.
     drift: float
-    taken: list[float]
-    hit: list[float]
+    taken: list[float]  # share of each model's reading that other processes may have taken besides, at most
+    hit: list[float]  # share of each model's reading on the clock that they took, at most
+    # nanoseconds per inference of each model on each feed, where there are several
     by_feed: list[list[float]] = field(default_factory=list)
 
 
 class Clocked(Executable, Protocol):
-    """An executable that tells how long it waited for a processor.
+    """An executable that tells how long it waited for a processor."""
 
-    Attributes:
-        preempted: what other processes took of the last call of ``time``.
-        warms_up: ``time`` runs the model before its first reading.
-        one_by_one: its inferences may be timed one by one: they run in this process, and a call costs nothing besides.
-    """
-
-    preempted: Preempted
-    warms_up: bool
+    preempted: Preempted  # what other processes took of the last call of `time`
+    warms_up: bool  # `time` runs the model before its first reading
+    # its inferences may be timed one by one: they run in this process, and a call costs nothing besides
     one_by_one: bool
 
 

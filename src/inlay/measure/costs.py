@@ -17,35 +17,20 @@ _WARMING = 5
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds that steps take here, as this run found out: at first by one inference, later by the latest messages.
+    """Seconds that steps take here, as this run found out: at first by one inference, later by the latest messages."""
 
-    Attributes:
-        worker_s: starting a process for the runtime.
-        build_s: building the given model in it.
-        candidate_build_s: building a candidate.
-        inference_s: one inference of the given model, by itself.
-        sample_s: one inference whose outputs are wanted.
-        turn_s: one model in one block.
-        unseen: samples that the winner is judged on.
-        crossed: samples beside these that it is judged on, some of them with the ranges of others.
-        rounding_s: rounding the weights once more, as these others ask for.
-        evaluating_s: what the user's own evaluation of finalists takes, all in all.
-        deterministic: one block in one process tells all.
-        feeds: that latency is measured on, of a shape each.
-    """
-
-    worker_s: float
-    build_s: float
-    candidate_build_s: float
-    inference_s: float
-    sample_s: float
-    turn_s: float
-    unseen: int = 0
-    crossed: int = 0
-    rounding_s: float = 0.0
-    evaluating_s: float = 0.0
-    deterministic: bool = False
-    feeds: int = 1
+    worker_s: float  # starting a process for the runtime
+    build_s: float  # building the given model in it
+    candidate_build_s: float  # building a candidate
+    inference_s: float  # one inference of the given model, by itself
+    sample_s: float  # one inference whose outputs are wanted
+    turn_s: float  # one model in one block
+    unseen: int = 0  # samples that the winner is judged on
+    crossed: int = 0  # samples beside these that it is judged on, some of them with the ranges of others
+    rounding_s: float = 0.0  # rounding the weights once more, as these others ask for
+    evaluating_s: float = 0.0  # what the user's own evaluation of finalists takes, all in all
+    deterministic: bool = False  # one block in one process tells all
+    feeds: int = 1  # that latency is measured on, of a shape each
 
     @classmethod
     def assumed(

@@ -61,17 +61,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fact(Generic[T]):
-    """The declaration of one fact: its key on disk, and its form as JSON.
+    """The declaration of one fact: its key on disk, and its form as JSON."""
 
-    Attributes:
-        key: on disk.
-        read: the value from JSON.
-        write: JSON from the value; by default the value is plain data itself.
-    """
-
-    key: str
-    read: Callable[[Any], T]
-    write: Callable[[T], Any] = lambda value: value
+    key: str  # on disk
+    read: Callable[[Any], T]  # the value from JSON
+    write: Callable[[T], Any] = lambda value: value  # JSON from the value; by default the value is plain data itself
 
     def of(self, name: str) -> Fact[T]:
         """The same fact about one of many things, such as the profile of one candidate."""
@@ -80,23 +74,14 @@ class Fact(Generic[T]):
 
 @dataclass(frozen=True)
 class Record:
-    """One finished trial as the journal keeps it.
+    """One finished trial as the journal keeps it."""
 
-    Attributes:
-        candidate: key of the model.
-        origin: which anchor or strategy proposed it.
-        placement_digest: digest of its placement.
-        outcome: what was found out.
-        accepted: whether it replaced the incumbent.
-        versus_incumbent: incumbent's latency over its own, paired, or None where it was not raced.
-    """
-
-    candidate: str
-    origin: str
-    placement_digest: str
-    outcome: Outcome
-    accepted: bool = False
-    versus_incumbent: Interval | None = None
+    candidate: str  # key of the model
+    origin: str  # which anchor or strategy proposed it
+    placement_digest: str  # digest of its placement
+    outcome: Outcome  # what was found out
+    accepted: bool = False  # whether it replaced the incumbent
+    versus_incumbent: Interval | None = None  # incumbent's latency over its own, paired, or None where it was not raced
 
 
 class Journal:

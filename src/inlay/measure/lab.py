@@ -25,15 +25,10 @@ EqualDevices = Callable[[TargetSpec, int], AbstractContextManager[Sequence[Start
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """What building and running a model elsewhere showed.
+    """What building and running a model elsewhere showed."""
 
-    Attributes:
-        graph: digest of the runtime's optimized graph, as of :meth:`~inlay.measure.client.Worker.load`.
-        outputs: for every feed.
-    """
-
-    graph: str
-    outputs: Sequence[Outputs]
+    graph: str  # digest of the runtime's optimized graph, as of `load`
+    outputs: Sequence[Outputs]  # for every feed
 
 
 Take = Callable[[str], Built | None]
@@ -42,27 +37,17 @@ Take = Callable[[str], Built | None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Search:
-    """The search of a run, for whoever builds models ahead of it.
+    """The search of a run, for whoever builds models ahead of it."""
 
-    Attributes:
-        spec: the target.
-        folder: for scratch files.
-        limit: seconds that one message may take.
-        key: identifies the model of a placement.
-        write: writes it.
-        feeds: that models run on: the selection samples.
-        patience_s: seconds that a model under way is waited for: about what the device itself would take.
-        judged: whether the model of a key was judged before, in this session or an earlier one.
-    """
-
-    spec: TargetSpec
-    folder: Path
-    limit: Limit
-    key: Callable[[Placement], str]
-    write: Callable[[Placement], Artifact]
-    feeds: Sequence[Path]
+    spec: TargetSpec  # the target
+    folder: Path  # for scratch files
+    limit: Limit  # seconds that one message may take
+    key: Callable[[Placement], str]  # identifies the model of a placement
+    write: Callable[[Placement], Artifact]  # writes it
+    feeds: Sequence[Path]  # that models run on: the selection samples
+    # seconds that a model under way is waited for: about what the device itself would take
     patience_s: Callable[[], float]
-    judged: Callable[[str], bool]
+    judged: Callable[[str], bool]  # whether the model of a key was judged before, in this session or an earlier one
 
 
 class Ahead:
@@ -101,23 +86,14 @@ def nothing_ahead(search: Search) -> AbstractContextManager[Ahead]:
 
 @dataclass(frozen=True)
 class Lab:
-    """Where a run measures, and by which clock: processes on this machine, or a simulation.
+    """Where a run measures, and by which clock: processes on this machine, or a simulation."""
 
-    Attributes:
-        start: starts a worker.
-        clock: returns seconds.
-        sleep: waits for a number of seconds of that clock.
-        equal: holds further devices that measure as ``start``'s does.
-        ahead: holds processes elsewhere that build models as ``start``'s does.
-        open_pool: opens a pool for what is not measured, where there may be one.
-    """
-
-    start: StartWorker = Worker
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    equal: EqualDevices = no_others
-    ahead: BuildAhead = nothing_ahead
-    open_pool: OpenPool | None = None
+    start: StartWorker = Worker  # starts a worker
+    clock: Callable[[], float] = time.monotonic  # returns seconds
+    sleep: Callable[[float], None] = time.sleep  # waits for a number of seconds of that clock
+    equal: EqualDevices = no_others  # holds further devices that measure as `start`'s does
+    ahead: BuildAhead = nothing_ahead  # holds processes elsewhere that build models as `start`'s does
+    open_pool: OpenPool | None = None  # opens a pool for what is not measured, where there may be one
 
 
 HERE = Lab()

@@ -42,25 +42,20 @@ _MAX_EXACT_PAIRS = 50  # up to which the exact null distribution is used; the no
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """The readings of one model, in blocks that it shares with others.
+    """The readings of one model, in blocks that it shares with others."""
 
-    Attributes:
-        ns: nanoseconds per inference, less what other processes took for certain, shape (blocks,).
-        taken: share of each that other processes may have taken besides, at most; same shape, or one for all.
-        by_feed: the readings on each feed of a workload, shape (blocks, feeds); None where there is one.
-        exact: they have no noise: one tells all.
-        processes: numbers of the processes that the blocks were read in, shape (blocks,); None for one.
-        earlier: readings in earlier processes, in blocks that the models of these ones shared there too. They tell how
-            processes differ, and nothing of the figure: by them a model may have been chosen.
-        busy: other processes computed beside many of the blocks; at another moment they will do something else.
-    """
-
-    ns: np.ndarray
+    ns: np.ndarray  # nanoseconds per inference, less what other processes took for certain, shape (blocks,)
+    # share of each that other processes may have taken besides, at most; same shape, or one for all
     taken: np.ndarray | float = 0.0
+    # the readings on each feed of a workload, shape (blocks, feeds); None where there is one
     by_feed: np.ndarray | None = None
-    exact: bool = False
+    exact: bool = False  # they have no noise: one tells all
+    # numbers of the processes that the blocks were read in, shape (blocks,); None for one
     processes: np.ndarray | None = None
+    # readings in earlier processes, in blocks that the models of these ones shared there too. They tell how processes
+    # differ, and nothing of the figure: by them a model may have been chosen.
     earlier: Series | None = None
+    # other processes computed beside many of the blocks; at another moment they will do something else
     busy: bool = False
 
     def __len__(self) -> int:
@@ -93,24 +88,17 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """Readings of several models in interleaved blocks, and how quiet the machine was in each.
+    """Readings of several models in interleaved blocks, and how quiet the machine was in each."""
 
-    Attributes:
-        ns: nanoseconds per inference, less what other processes took for certain, shape (blocks, models).
-        drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
-        taken: share of each reading that other processes may have taken besides, at most, shape (blocks, models).
-        hit: share of each reading on the clock that they took, at most, shape (blocks, models).
-        by_feed: nanoseconds per inference on each feed of a workload, shape (blocks, models, feeds); none for one.
-        exact: whether readings have no noise, of all models or each, shape (models,).
-        processes: numbers of the processes that blocks were read in, shape (blocks,); None for one.
-    """
-
-    ns: np.ndarray
-    drift: np.ndarray
+    ns: np.ndarray  # nanoseconds per inference, less what other processes took for certain, shape (blocks, models)
+    drift: np.ndarray  # absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,)
+    # share of each reading that other processes may have taken besides, at most, shape (blocks, models)
     taken: np.ndarray
-    hit: np.ndarray
+    hit: np.ndarray  # share of each reading on the clock that they took, at most, shape (blocks, models)
+    # nanoseconds per inference on each feed of a workload, shape (blocks, models, feeds); none for one
     by_feed: np.ndarray | None = None
-    exact: np.ndarray | bool = False
+    exact: np.ndarray | bool = False  # whether readings have no noise, of all models or each, shape (models,)
+    # numbers of the processes that blocks were read in, shape (blocks,); None for one
     processes: np.ndarray | None = None
 
     @classmethod
@@ -336,14 +324,10 @@ class PooledVariance:
     Signed ranks need six pairs. Where there is time for two or three pairs of each scheme, though for many schemes, how
     log-ratios scatter is estimated from all of them, better and better. Without noise the variance is 0, and every true
     gain is shown.
-
-    Attributes:
-        squares: sum of squared deviations from the mean of their comparison.
-        freedom: degrees of freedom.
     """
 
-    squares: float = 0.0
-    freedom: int = 0
+    squares: float = 0.0  # sum of squared deviations from the mean of their comparison
+    freedom: int = 0  # degrees of freedom
 
     def including(self, ratios: Sequence[float]) -> PooledVariance:
         """The variance with the log-ratios of one more comparison; a single ratio says nothing about it."""

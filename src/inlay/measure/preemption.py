@@ -37,22 +37,14 @@ class Preempted:
 
 @dataclass(frozen=True)
 class Moment:
-    """What the system has counted for this process so far.
+    """What the system has counted for this process so far."""
 
-    Attributes:
-        clock_ns: of the wall.
-        own_ns: processor time of the calling thread, in nanoseconds, before the system was asked for the others.
-        since_ns: the same after it was asked.
-        threads: for each thread, nanoseconds that it ran and that it waited for a processor; empty where the system
-            does not tell.
-        switches: how often threads were interrupted in favour of others.
-    """
-
-    clock_ns: int
-    own_ns: int
-    since_ns: int
+    clock_ns: int  # of the wall
+    own_ns: int  # processor time of the calling thread, in nanoseconds, before the system was asked for the others
+    since_ns: int  # the same after it was asked
+    # for each thread, nanoseconds that it ran and that it waited for a processor; empty where the system does not tell
     threads: Mapping[str, tuple[int, int]]
-    switches: int
+    switches: int  # how often threads were interrupted in favour of others
 
 
 def moment() -> Moment:

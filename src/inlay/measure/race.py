@@ -168,12 +168,7 @@ def predictive_power(found: Interval, level: float, blocks: int, most: int) -> f
 
 @dataclass(frozen=True)
 class Race:
-    """What a race showed.
+    """What a race showed."""
 
-    Attributes:
-        latency: the candidate's; the interval of its speed-up covers the truth in about 95 % of races.
-        versus: incumbent over candidate, with the interval of one look.
-    """
-
-    latency: Latency
-    versus: Interval
+    latency: Latency  # the candidate's; the interval of its speed-up covers the truth in about 95 % of races
+    versus: Interval  # incumbent over candidate, with the interval of one look

@@ -31,36 +31,24 @@ _NUMBERS = {int: (int, np.integer), float: (int, float, np.integer, np.floating)
 
 @dataclass(frozen=True)
 class Option:
-    """One option or argument of a command.
+    """One option or argument of a command."""
 
-    Attributes:
-        help: what it means, as ``--help`` prints it.
-        python: what else Python callers should know, for docstrings only; all that they should know where ``negated``.
-        flags: on the command line; ``--parameter-name`` by default.
-        metavar: placeholder for the value; by default the name of its type.
-        type: of the value on the command line; None where the option exists in Python only.
-        least, most: the smallest and the largest whole number that is accepted.
-        positional: it is an argument, not an option.
-        repeated: it may be given several times.
-        negated: the flag stands for False.
-        show_default: whether ``--help`` prints the default.
-        fields: options on the command line that ``type`` is made of, by the names of its parameters.
-        before: name of the parameter that it precedes in ``--help``, for options that only the command line has.
-    """
-
-    help: str
+    help: str  # what it means, as `--help` prints it
+    # what else Python callers should know, for docstrings only; all that they should know where `negated`
     python: str = ""
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    type: type[Any] | None = str
+    flags: tuple[str, ...] = ()  # on the command line; `--parameter-name` by default
+    metavar: str | None = None  # placeholder for the value; by default the name of its type
+    type: type[Any] | None = str  # of the value on the command line; None where the option exists in Python only
+    # least, most: the smallest and the largest whole number that is accepted
     least: int | None = None
     most: int | None = None
-    positional: bool = False
-    repeated: bool = False
-    negated: bool = False
-    show_default: bool = True
+    positional: bool = False  # it is an argument, not an option
+    repeated: bool = False  # it may be given several times
+    negated: bool = False  # the flag stands for False
+    show_default: bool = True  # whether `--help` prints the default
+    # options on the command line that `type` is made of, by the names of its parameters
     fields: tuple[tuple[str, Option], ...] = ()
-    before: str = ""
+    before: str = ""  # name of the parameter that it precedes in `--help`, for options that only the command line has
 
     @property
     def documentation(self) -> str:

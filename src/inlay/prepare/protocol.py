@@ -10,25 +10,17 @@ from inlay.trial import LEVEL
 
 @dataclass(frozen=True)
 class Protocol:
-    """How to measure. Its text is part of a run's identity in the journal.
+    """How to measure. Its text is part of a run's identity in the journal."""
 
-    Attributes:
-        first_blocks: blocks of a race before the first decision.
-        most_blocks: blocks after which a race ends in any case.
-        slot_ns: nanoseconds that one reading should take at least.
-        least_gain: ratio by which a candidate must be faster than the incumbent (its lower bound) to replace it.
-        worth: ratio; the race is lost once the upper bound is below it.
-        discards: share of blocks that may be discarded for drift; beyond, the machine is never quiet, and all are kept.
-        race_s: seconds beyond which a race begins no further look.
-    """
-
-    first_blocks: int = 7
-    most_blocks: int = 28
-    slot_ns: int = 4_000_000
+    first_blocks: int = 7  # blocks of a race before the first decision
+    most_blocks: int = 28  # blocks after which a race ends in any case
+    slot_ns: int = 4_000_000  # nanoseconds that one reading should take at least
+    # ratio by which a candidate must be faster than the incumbent (its lower bound) to replace it
     least_gain: float = 1.0
-    worth: float = 1.005
+    worth: float = 1.005  # ratio; the race is lost once the upper bound is below it
+    # share of blocks that may be discarded for drift; beyond, the machine is never quiet, and all are kept
     discards: float = 0.5
-    race_s: float = math.inf
+    race_s: float = math.inf  # seconds beyond which a race begins no further look
 
     @property
     def level(self) -> float:

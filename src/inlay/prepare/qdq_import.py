@@ -27,19 +27,12 @@ INPUT_QDQ = "input-qdq"
 
 @dataclass(frozen=True, eq=False)
 class ImportedQDQ:
-    """What was taken over from quantized models.
+    """What was taken over from quantized models."""
 
-    Attributes:
-        placements: by name, with the ports of the prepared model.
-        qparams: their scales and zero points.
-        files: the given Q/DQ files, which are measured as they are.
-        missing: quantized sites that were not taken over, with reasons.
-    """
-
-    placements: tuple[tuple[str, Placement], ...]
-    qparams: Mapping[tuple[str, QType], QParams]
-    files: tuple[Artifact, ...]
-    missing: tuple[Leftover, ...]
+    placements: tuple[tuple[str, Placement], ...]  # by name, with the ports of the prepared model
+    qparams: Mapping[tuple[str, QType], QParams]  # their scales and zero points
+    files: tuple[Artifact, ...]  # the given Q/DQ files, which are measured as they are
+    missing: tuple[Leftover, ...]  # quantized sites that were not taken over, with reasons
 
     @property
     def given_quantized(self) -> bool:

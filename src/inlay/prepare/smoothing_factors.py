@@ -27,18 +27,12 @@ _LEAST = 1e-6  # of the largest channel: what a channel counts as that is nearly
 
 @dataclass(frozen=True)
 class ProductInput:
-    """An activation that products read, perhaps through Reshape nodes that keep its last axis.
-
-    Attributes:
-        readers: ports through which the products get it.
-        products: the products, with constant weights that nothing else reads.
-        normalization: the LayerNormalization that can take the scales in, or an empty name.
-    """
+    """An activation that products read, perhaps through Reshape nodes that keep its last axis."""
 
     value: str
-    readers: tuple[Port, ...]
-    products: tuple[str, ...]
-    normalization: str = ""
+    readers: tuple[Port, ...]  # ports through which the products get it
+    products: tuple[str, ...]  # the products, with constant weights that nothing else reads
+    normalization: str = ""  # the LayerNormalization that can take the scales in, or an empty name
 
     @property
     def multiplier(self) -> str:
@@ -141,19 +135,12 @@ class _Sample:
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """What the choice of an activation's scales goes by: little of the weights and samples, so that it can travel.
+    """What the choice of an activation's scales goes by: little of the weights and samples, so that it can travel."""
 
-    Attributes:
-        weights: some columns of the products' weights, shape (channels, some outputs).
-        samples: some rows of the activation.
-        largest: of each channel of the activation.
-        rows: largest weight of each channel.
-    """
-
-    weights: tuple[np.ndarray, ...]
-    samples: tuple[_Sample, ...]
-    largest: np.ndarray
-    rows: np.ndarray
+    weights: tuple[np.ndarray, ...]  # some columns of the products' weights, shape (channels, some outputs)
+    samples: tuple[_Sample, ...]  # some rows of the activation
+    largest: np.ndarray  # of each channel of the activation
+    rows: np.ndarray  # largest weight of each channel
 
     @classmethod
     def of(cls, weights: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> Channels | None:

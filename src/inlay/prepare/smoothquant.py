@@ -59,16 +59,11 @@ Scales = Mapping[str, tuple[float, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """The activations whose channels are smoothed.
+    """The activations whose channels are smoothed."""
 
-    Attributes:
-        scales: of these.
-        in_time: the time sufficed to know all of them.
-        model: the prepared model with these in it; None where nothing is known of it that was not before.
-    """
-
-    scales: Scales = field(default_factory=dict)
-    in_time: bool = True
+    scales: Scales = field(default_factory=dict)  # of these
+    in_time: bool = True  # the time sufficed to know all of them
+    # the prepared model with these in it; None where nothing is known of it that was not before
     model: PreparedModel | None = None
 
 
@@ -283,17 +278,11 @@ class QuantMode(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """One model whose products may be in low precision.
+    """One model whose products may be in low precision."""
 
-    Attributes:
-        prepared: the model.
-        ranges: of what its products read.
-        factors: ports of the Mul nodes that divide activations, where these may be in low precision, too.
-    """
-
-    prepared: PreparedModel
-    ranges: Mapping[str, Range]
-    factors: Sequence[Port]
+    prepared: PreparedModel  # the model
+    ranges: Mapping[str, Range]  # of what its products read
+    factors: Sequence[Port]  # ports of the Mul nodes that divide activations, where these may be in low precision, too
 
 
 Question = tuple[Variant, QuantMode, bool]
@@ -303,21 +292,14 @@ their factors, of which the least are rounded to nothing, may cost more than smo
 
 @dataclass(frozen=True, eq=False)
 class ProductNoise:
-    """The disturbance of a model's outputs by its products.
+    """The disturbance of a model's outputs by its products."""
 
-    Attributes:
-        prepared: the model.
-        inputs: what the products read.
-        arrays: samples of these values, channels last, whose ranges static products have.
-        feeds: other samples, which judge.
-        judge: compares with the float model on them.
-    """
-
-    prepared: PreparedModel
-    inputs: Sequence[ProductInput]
+    prepared: PreparedModel  # the model
+    inputs: Sequence[ProductInput]  # what the products read
+    # samples of these values, channels last, whose ranges static products have
     arrays: Mapping[str, Sequence[np.ndarray]]
-    feeds: Sequence[Feed]
-    judge: Judge
+    feeds: Sequence[Feed]  # other samples, which judge
+    judge: Judge  # compares with the float model on them
 
     @property
     def modes(self) -> tuple[QuantMode, ...]:

@@ -27,19 +27,12 @@ from inlay.ray import policy
 
 @dataclass(frozen=True)
 class FileRange:
-    """A range of a file, for a place in the device's folder.
+    """A range of a file, for a place in the device's folder."""
 
-    Attributes:
-        source: the file here.
-        name: path in the device's folder, with slashes.
-        offset: in both files (bytes).
-        length: bytes.
-    """
-
-    source: Path
-    name: str
-    offset: int
-    length: int
+    source: Path  # the file here
+    name: str  # path in the device's folder, with slashes
+    offset: int  # in both files (bytes)
+    length: int  # bytes
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -103,19 +103,12 @@ _PREPARING = (8, 30)
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly contenders are confirmed.
+    """How thoroughly contenders are confirmed."""
 
-    Attributes:
-        contenders: that are measured again, the given model aside.
-        first: processes of the round that chooses among them; 0 where the readings of the search choose.
-        second: processes of the round that decides.
-        blocks: in each process.
-    """
-
-    contenders: int
-    first: int
-    second: int
-    blocks: int
+    contenders: int  # that are measured again, the given model aside
+    first: int  # processes of the round that chooses among them; 0 where the readings of the search choose
+    second: int  # processes of the round that decides
+    blocks: int  # in each process
 
     def seconds(self, costs: Costs, contenders: int) -> float:
         """What it takes by ``costs``, where there are so many contenders."""
@@ -170,23 +163,14 @@ def deadline_of(budget_s: float | None, spent_s: float, begun: float, clock: Clo
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When the command began, when it must be done, and when each phase must be.
+    """When the command began, when it must be done, and when each phase must be."""
 
-    Attributes:
-        begun: on the clock of ``deadline``.
-        deadline: the result is written, and the process about to end.
-        config: the settings.
-        costs: what steps take, by what is known at the time.
-        size: of the given model, in bytes.
-        started_s: seconds that starting a process took.
-    """
-
-    begun: float
-    deadline: Deadline
-    config: TuneConfig = field(default_factory=TuneConfig)
-    costs: Callable[[], Costs] = lambda: FREE
-    size: int = 0
-    started_s: float = 0.0
+    begun: float  # on the clock of `deadline`
+    deadline: Deadline  # the result is written, and the process about to end
+    config: TuneConfig = field(default_factory=TuneConfig)  # the settings
+    costs: Callable[[], Costs] = lambda: FREE  # what steps take, by what is known at the time
+    size: int = 0  # of the given model, in bytes
+    started_s: float = 0.0  # seconds that starting a process took
 
     def with_time_to_confirm(self) -> Schedule:
         """The same with time from now on to confirm what earlier sessions found, if need be beyond the budget."""

@@ -23,17 +23,11 @@ _DEAR = 10.0
 
 @dataclass(frozen=True)
 class Barred:
-    """A unit that may not have a label.
+    """A unit that may not have a label."""
 
-    Attributes:
-        unit: its name.
-        op_type: its operator.
-        refused: the runtime refused it; else it computed something else.
-    """
-
-    unit: str
-    op_type: str
-    refused: bool
+    unit: str  # its name
+    op_type: str  # its operator
+    refused: bool  # the runtime refused it; else it computed something else
 
 
 class Bars:

@@ -24,32 +24,20 @@ from inlay.targets.base import KernelTime
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A whole-model time.
+    """A whole-model time."""
 
-    Attributes:
-        paid: indices of the parameters that its labeling pays, shape (units + edges,).
-        ns: nanoseconds per inference.
-        stddev: of that.
-    """
-
-    paid: np.ndarray
-    ns: float
-    stddev: float
+    paid: np.ndarray  # indices of the parameters that its labeling pays, shape (units + edges,)
+    ns: float  # nanoseconds per inference
+    stddev: float  # of that
 
 
 @dataclass(frozen=True, eq=False)
 class CostPosterior:
-    """The parameters given everything.
+    """The parameters given everything."""
 
-    Attributes:
-        prior: by profiles alone.
-        observations: whole-model times.
-        outside: nanoseconds of kernels that no parameter covers, in every labeling.
-    """
-
-    prior: NormalCosts
-    observations: Sequence[Observation]
-    outside: float
+    prior: NormalCosts  # by profiles alone
+    observations: Sequence[Observation]  # whole-model times
+    outside: float  # nanoseconds of kernels that no parameter covers, in every labeling
 
     @cached_property
     def mean(self) -> np.ndarray:

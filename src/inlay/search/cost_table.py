@@ -35,17 +35,12 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """Times that are linear in the workload.
+    """Times that are linear in the workload."""
 
-    Attributes:
-        ns: per call, per multiply-accumulate, per moved element, per constant; none is negative.
-        error: median relative error at the readings.
-        readings: how many it rests on.
-    """
-
+    # per call, per multiply-accumulate, per moved element, per constant; none is negative
     ns: tuple[float, float, float, float]
-    error: float
-    readings: int
+    error: float  # median relative error at the readings
+    readings: int  # how many it rests on
 
     def predict(self, work: Workload) -> float:
         """Nanoseconds."""
@@ -54,13 +49,9 @@ class Fit:
 
 @dataclass(frozen=True)
 class CostTable:
-    """Fits by kind and state: float, low, behind a unit of the other precision, in a form, or with a rewrite.
+    """Fits by kind and state: float, low, behind a unit of the other precision, in a form, or with a rewrite."""
 
-    Attributes:
-        fits: by ``(kind, state)``.
-    """
-
-    fits: Mapping[tuple[str, str], Fit] = field(default_factory=dict)
+    fits: Mapping[tuple[str, str], Fit] = field(default_factory=dict)  # by `(kind, state)`
 
     def ns(self, work: Workload, state: str) -> float | None:
         """Nanoseconds of ``work`` in a state, by the most specific kind that was measured; None where none was."""

@@ -24,44 +24,27 @@ class State(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """One value between units.
+    """One value between units."""
 
-    Attributes:
-        value: its name.
-        producer: index of the unit that computes it, or -1 for a graph input.
-        consumers: indices of the units that read it as an activation.
-        float_reader: some reader is always float (a graph output, a subgraph, an input slot that is never quantized).
-        kind: operators of producer and consumers.
-        signature: kind and shape; values with equal signatures have equal costs.
-        size: number of elements.
-    """
-
-    value: str
-    producer: int
-    consumers: tuple[int, ...]
+    value: str  # its name
+    producer: int  # index of the unit that computes it, or -1 for a graph input
+    consumers: tuple[int, ...]  # indices of the units that read it as an activation
+    # some reader is always float (a graph output, a subgraph, an input slot that is never quantized)
     float_reader: bool
-    kind: str
-    signature: str
-    size: int
+    kind: str  # operators of producer and consumers
+    signature: str  # kind and shape; values with equal signatures have equal costs
+    size: int  # number of elements
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeArrays:
-    """Producers and consumers of a sequence of values as arrays. Labels are small integers, shape (units,).
+    """Producers and consumers of a sequence of values as arrays. Labels are small integers, shape (units,)."""
 
-    Attributes:
-        producer: unit that produces each value, or -1; shape (edges,).
-        float_reader: whether each value has a reader that is always float, shape (edges,).
-        consumers: number of consumers of each value, shape (edges,).
-        edge: value of each (value, consumer) pair, shape (pairs,).
-        consumer: unit of each (value, consumer) pair, shape (pairs,).
-    """
-
-    producer: np.ndarray
-    float_reader: np.ndarray
-    consumers: np.ndarray
-    edge: np.ndarray
-    consumer: np.ndarray
+    producer: np.ndarray  # unit that produces each value, or -1; shape (edges,)
+    float_reader: np.ndarray  # whether each value has a reader that is always float, shape (edges,)
+    consumers: np.ndarray  # number of consumers of each value, shape (edges,)
+    edge: np.ndarray  # value of each (value, consumer) pair, shape (pairs,)
+    consumer: np.ndarray  # unit of each (value, consumer) pair, shape (pairs,)
 
     @classmethod
     def of(cls, edges: Sequence[tuple[int, tuple[int, ...], bool]]) -> EdgeArrays:

@@ -19,21 +19,13 @@ LEAST_LIMIT = 1e-300  # stands in for a limit of zero, so that usage stays finit
 
 @dataclass(frozen=True)
 class BoundaryCost:
-    """Costs of one value by the labels around it; each is paid once, however many consumers there are.
+    """Costs of one value by the labels around it; each is paid once, however many consumers there are."""
 
-    Attributes:
-        producer: unit, or -1 for a producer that is always float.
-        consumers: units.
-        float_reader: some reader is always float.
-        quantize: paid where the producer is float and some consumer is low.
-        dequantize: paid where the producer is low and some reader is float.
-    """
-
-    producer: int
-    consumers: tuple[int, ...]
-    float_reader: bool = False
-    quantize: float = 0.0
-    dequantize: float = 0.0
+    producer: int  # unit, or -1 for a producer that is always float
+    consumers: tuple[int, ...]  # units
+    float_reader: bool = False  # some reader is always float
+    quantize: float = 0.0  # paid where the producer is float and some consumer is low
+    dequantize: float = 0.0  # paid where the producer is low and some reader is float
 
 
 @dataclass(frozen=True)
@@ -51,22 +43,14 @@ class FusionPenalty:
 
 @dataclass(frozen=True, eq=False)
 class LabelingProblem:
-    """Which of ``n`` units to run in which precision.
+    """Which of ``n`` units to run in which precision."""
 
-    Attributes:
-        float_cost: cost of each unit in float, shape (n,).
-        low_cost: cost of each unit in low precision, shape (n,).
-        boundaries: costs of values.
-        selectable: units that may be low. Shape (n,).
-        penalties: costs of units that do not stay float between low ones.
-        form_cost: cost of each unit in each form, infinite where it does not have it; shape (n, forms).
-    """
-
-    float_cost: np.ndarray
-    low_cost: np.ndarray
-    boundaries: Sequence[BoundaryCost]
-    selectable: np.ndarray
-    penalties: Sequence[FusionPenalty] = ()
+    float_cost: np.ndarray  # cost of each unit in float, shape (n,)
+    low_cost: np.ndarray  # cost of each unit in low precision, shape (n,)
+    boundaries: Sequence[BoundaryCost]  # costs of values
+    selectable: np.ndarray  # units that may be low. Shape (n,).
+    penalties: Sequence[FusionPenalty] = ()  # costs of units that do not stay float between low ones
+    # cost of each unit in each form, infinite where it does not have it; shape (n, forms)
     form_cost: np.ndarray | None = None
 
     @cached_property
@@ -136,19 +120,13 @@ class LabelingProblem:
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A linear constraint: a weighted sum is at most ``maximum``. Weights are not negative.
+    """A linear constraint: a weighted sum is at most ``maximum``. Weights are not negative."""
 
-    Attributes:
-        quantize: weight of each boundary whose producer is float and some consumer is low, shape (boundaries,).
-        low: weight of each unit that is low, shape (n,).
-        maximum: of the sum.
-        forms: weight of each unit in each form, shape (n, forms).
-    """
-
+    # weight of each boundary whose producer is float and some consumer is low, shape (boundaries,)
     quantize: np.ndarray
-    low: np.ndarray
-    maximum: float
-    forms: np.ndarray | None = None
+    low: np.ndarray  # weight of each unit that is low, shape (n,)
+    maximum: float  # of the sum
+    forms: np.ndarray | None = None  # weight of each unit in each form, shape (n, forms)
 
     @cached_property
     def unit_weights(self) -> np.ndarray:

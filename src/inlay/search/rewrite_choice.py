@@ -21,15 +21,11 @@ from inlay.types import Placement, PortRewrite
 
 @dataclass(frozen=True)
 class RewriteChoice:
-    """Which rewrites are faster.
+    """Which rewrites are faster."""
 
-    Attributes:
-        rewrites: those to apply wherever their ports are quantized.
-        ratios: by name of their units: kernel time with the rewrite, less that of units that it takes over, over the
-            time without; at least 0.
-    """
-
-    rewrites: frozenset[PortRewrite] = frozenset()
+    rewrites: frozenset[PortRewrite] = frozenset()  # those to apply wherever their ports are quantized
+    # by name of their units: kernel time with the rewrite, less that of units that it takes over, over the time
+    # without; at least 0
     ratios: Mapping[str, float] = field(default_factory=dict)
 
     def applied(self, graph: UnitGraph, placement: Placement, times: Sequence[KernelTime]) -> list[KernelTime]:

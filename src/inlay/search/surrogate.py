@@ -30,19 +30,12 @@ _INTEGERS = frozenset({"int8", "uint8", "int4", "uint4"})
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A unit that did not run as labeled.
+    """A unit that did not run as labeled."""
 
-    Attributes:
-        unit: its name.
-        op_type: its operator.
-        wanted_low: its label.
-        kernels: operators and element types that ran instead.
-    """
-
-    unit: str
-    op_type: str
-    wanted_low: bool
-    kernels: tuple[str, ...]
+    unit: str  # its name
+    op_type: str  # its operator
+    wanted_low: bool  # its label
+    kernels: tuple[str, ...]  # operators and element types that ran instead
 
 
 def disagreements(graph: UnitGraph, labels: np.ndarray, kernels: Sequence[KernelTime]) -> list[Disagreement]:
@@ -69,28 +62,18 @@ def disagreements(graph: UnitGraph, labels: np.ndarray, kernels: Sequence[Kernel
 
 @dataclass(frozen=True, kw_only=True)
 class Oracles:
-    """What the search may ask besides proposing placements. Answers must be the same when a run is resumed.
+    """What the search may ask besides proposing placements. Answers must be the same when a run is resumed."""
 
-    Attributes:
-        profile: kernel times of a placement; empty when it cannot be profiled.
-        sensitivity: noise of every source alone, at the float outputs.
-        noise: noise of a placement, by a probe; None where it cannot be probed.
-        label: the placement in which the named units have these precisions.
-        hurried: whether the anchors took much of the time.
-        rewrites: the selectable rewrites of the target, wherever they apply.
-        patience: seconds that one integer program may take, beyond its own limit.
-        profiles: whether the target gives times of kernels at all.
-        usual_rewrites: those that usually pay on such a processor, for models that there is no time to profile.
-    """
-
+    # kernel times of a placement; empty when it cannot be profiled
     profile: Callable[[Placement], Sequence[KernelTime]]
-    sensitivity: Callable[[], Sensitivity]
-    noise: Callable[[Placement], Powers | None]
-    label: Callable[[Mapping[str, str]], Placement]
-    hurried: Callable[[], bool] = lambda: False
-    rewrites: frozenset[PortRewrite] = frozenset()
-    patience: Callable[[], float] = lambda: math.inf
-    profiles: bool = True
+    sensitivity: Callable[[], Sensitivity]  # noise of every source alone, at the float outputs
+    noise: Callable[[Placement], Powers | None]  # noise of a placement, by a probe; None where it cannot be probed
+    label: Callable[[Mapping[str, str]], Placement]  # the placement in which the named units have these precisions
+    hurried: Callable[[], bool] = lambda: False  # whether the anchors took much of the time
+    rewrites: frozenset[PortRewrite] = frozenset()  # the selectable rewrites of the target, wherever they apply
+    patience: Callable[[], float] = lambda: math.inf  # seconds that one integer program may take, beyond its own limit
+    profiles: bool = True  # whether the target gives times of kernels at all
+    # those that usually pay on such a processor, for models that there is no time to profile
     usual_rewrites: Callable[[], RewriteChoice] = RewriteChoice
 
 

@@ -29,29 +29,22 @@ _ELEMENTWISE = frozenset(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class UnitGraph:
-    """Units and the values between them.
+    """Units and the values between them."""
 
-    Attributes:
-        units: every unit, in topological order.
-        selectable: whether each unit can run in low precision. Shape (units,).
-        edges: every value that some selectable unit computes or reads as an activation.
-        activations: number of different values that each unit reads as activations, constants among them.
-        signatures: operator, attributes and shapes of each unit; units with equal signatures have equal costs.
-        forms: names of the forms to search that some unit has; the ``k``-th has the label ``FIRST_FORM + k``.
-        tables: share of the model's constants that each unit takes its data from and has a form to store in fewer bits;
-            empty where no unit does. Shape (units,).
-        layout_source: index of the unit whose output layout each unit gets, or -1: the one that computes its first
-            activation, looking through elementwise operators. An integer kernel may emit NHWC, a float one a blocked
-            layout or NCHW, and the time of what follows depends on it. Shape (units,).
-    """
-
-    units: tuple[Unit, ...]
-    selectable: np.ndarray
-    edges: tuple[Edge, ...]
-    activations: tuple[int, ...]
+    units: tuple[Unit, ...]  # every unit, in topological order
+    selectable: np.ndarray  # whether each unit can run in low precision. Shape (units,).
+    edges: tuple[Edge, ...]  # every value that some selectable unit computes or reads as an activation
+    activations: tuple[int, ...]  # number of different values that each unit reads as activations, constants among them
+    # operator, attributes and shapes of each unit; units with equal signatures have equal costs
     signatures: tuple[str, ...]
+    # index of the unit whose output layout each unit gets, or -1: the one that computes its first activation, looking
+    # through elementwise operators. An integer kernel may emit NHWC, a float one a blocked layout or NCHW, and the time
+    # of what follows depends on it. Shape (units,).
     layout_source: np.ndarray
+    # names of the forms to search that some unit has; the `k`-th has the label `FIRST_FORM + k`
     forms: tuple[str, ...] = ()
+    # share of the model's constants that each unit takes its data from and has a form to store in fewer bits; empty
+    # where no unit does. Shape (units,).
     tables: tuple[float, ...] = ()
 
     @cached_property

@@ -22,17 +22,11 @@ _MOST = 1000  # candidates of one image, the best first: a model that finds nois
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Detections in one image, the best first.
+    """Detections in one image, the best first."""
 
-    Attributes:
-        boxes: corners, shape (n, 4); of anchors that cannot be decoded, their numbers, shape (n, 1).
-        labels: classes, shape (n,).
-        rows: where they stand among the rows of the outputs, shape (n,).
-    """
-
-    boxes: np.ndarray
-    labels: np.ndarray
-    rows: np.ndarray
+    boxes: np.ndarray  # corners, shape (n, 4); of anchors that cannot be decoded, their numbers, shape (n, 1)
+    labels: np.ndarray  # classes, shape (n,)
+    rows: np.ndarray  # where they stand among the rows of the outputs, shape (n,)
 
     def __len__(self) -> int:
         return len(self.rows)

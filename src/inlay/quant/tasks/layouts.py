@@ -32,16 +32,11 @@ _LABELS = re.compile(r"label|class|cls", re.I)
 
 @dataclass(frozen=True)
 class Place:
-    """Some indices of one axis of an output, whose other axes count images, where there are three or more, and rows.
+    """Some indices of one axis of an output, whose other axes count images, where there are three or more, and rows."""
 
-    Attributes:
-        output: its name.
-        axis: that is divided; None where the output has one number for each row.
-        start, stop: of the indices.
-    """
-
-    output: str
-    axis: int | None
+    output: str  # its name
+    axis: int | None  # that is divided; None where the output has one number for each row
+    # start, stop: of the indices
     start: int = 0
     stop: int | None = None
 
@@ -62,44 +57,28 @@ class Place:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a detector's outputs are to be read.
+    """How a detector's outputs are to be read."""
 
-    Attributes:
-        boxes: four numbers each.
-        scores: one for each class, or one.
-        thing: a score that the others are multiplied by, or None.
-        labels: an output of class numbers, one for each row, or None: the class is that of the largest score.
-        form: of boxes.
-        raw: scores are those before a sigmoid.
-        background: the class that stands for nothing found, or None.
-        grid: for boxes of a grid: x and y of each anchor's cell, and its stride, shape (anchors, 3).
-        found: rows are what is found, not anchors.
-    """
-
-    boxes: Place
-    scores: Place
-    thing: Place | None = None
+    boxes: Place  # four numbers each
+    scores: Place  # one for each class, or one
+    thing: Place | None = None  # a score that the others are multiplied by, or None
+    # an output of class numbers, one for each row, or None: the class is that of the largest score
     labels: Place | None = None
-    form: Form = "offsets"
-    raw: bool = False
-    background: int | None = None
+    form: Form = "offsets"  # of boxes
+    raw: bool = False  # scores are those before a sigmoid
+    background: int | None = None  # the class that stands for nothing found, or None
+    # for boxes of a grid: x and y of each anchor's cell, and its stride, shape (anchors, 3)
     grid: np.ndarray | None = None
-    found: bool = False
+    found: bool = False  # rows are what is found, not anchors
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What is known of a model beside its outputs.
+    """What is known of a model beside its outputs."""
 
-    Attributes:
-        ends: what it computes them with.
-        joins: what it joins into them.
-        feeds: samples.
-    """
-
-    ends: Ends
-    joins: Joins
-    feeds: Sequence[Feed]
+    ends: Ends  # what it computes them with
+    joins: Joins  # what it joins into them
+    feeds: Sequence[Feed]  # samples
 
     @classmethod
     def of(cls, samples: Samples) -> Facts:
