@@ -2,7 +2,8 @@
 
 Each table goes to ``benchmarks/out`` as JSON and Markdown. Every model's row is written when it is done: the same
 command goes on where an earlier one was stopped, ``--restart`` begins anew. ``publish`` copies finished tables to
-``benchmarks/results``, and ``readme`` renders the README's comparison from there. Measure on a quiet machine.
+``benchmarks/results``, and ``page`` renders the comparison of ``docs/benchmarks.md`` from there. Measure on a quiet
+machine.
 """
 
 from __future__ import annotations
@@ -305,11 +306,11 @@ def publish(options: argparse.Namespace) -> None:
             print(f"wrote {render.RESULTS / path.name}")
 
 
-def rewrite_readme(options: argparse.Namespace) -> None:
-    """Render the README's comparison from the committed table."""
-    text = render.readme(render.README.read_text(encoding="utf8"), render.read("quality"))
-    render.README.write_text(text, encoding="utf8")
-    print(f"wrote {render.README}")
+def rewrite_page(options: argparse.Namespace) -> None:
+    """Render the comparison in the documentation from the committed table."""
+    text = render.page(render.PAGE.read_text(encoding="utf8"), render.read("quality"))
+    render.PAGE.write_text(text, encoding="utf8")
+    print(f"wrote {render.PAGE}")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -336,7 +337,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "transfer": run_transfer,
     "popular": run_popular,
     "publish": publish,
-    "readme": rewrite_readme,
+    "page": rewrite_page,
 }
 
 

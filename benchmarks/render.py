@@ -1,4 +1,4 @@
-"""Tables as Markdown, and the README's comparison."""
+"""Tables as Markdown, and the comparison in the documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 BEGIN, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
 _PEERS = ("quantize_static", "quantize_dynamic", "MatMulNBits 8", "MatMulNBits 4", "NNCF")
 RESULTS = Path(__file__).parent / "results"
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs/benchmarks.md"
 
 
 def _means(table: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -219,7 +219,7 @@ def budgets(table: Mapping[str, Any]) -> str:
 
 
 def comparison(table: Mapping[str, Any]) -> str:
-    """The README's table: the runtime's own quantizer beside what is delivered."""
+    """The table of the documentation: the runtime's own quantizer beside what is delivered."""
     lines = [
         BEGIN,
         "| model | `quantize_static` | Inlay | over the best feasible anchor |",
@@ -248,10 +248,10 @@ def comparison(table: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def readme(text: str, table: Mapping[str, Any]) -> str:
+def page(text: str, table: Mapping[str, Any]) -> str:
     """``text`` with the part between the two markers rendered from ``table``. Raises ValueError without markers."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"the README needs one line {BEGIN} and one line {END}")
+        raise ValueError(f"the page needs one line {BEGIN} and one line {END}")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + comparison(table) + after

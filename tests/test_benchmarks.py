@@ -33,21 +33,21 @@ from inlay.targets.base import TargetSpec
 from inlay.testing import random_feed, residual_model, run_reference
 
 
-def test_the_readmes_comparison_is_the_committed_table() -> None:
-    text = render.README.read_text(encoding="utf8")
+def test_the_comparison_of_the_page_is_the_committed_table() -> None:
+    text = render.PAGE.read_text(encoding="utf8")
     table = render.read("quality")
-    assert render.readme(text, table) == text, "run: python -m benchmarks readme"
+    assert render.page(text, table) == text, "run: python -m benchmarks page"
     changed = json.loads(json.dumps(table))
     changed["rows"][0]["over_best_anchor"]["value"] += 0.02
-    assert render.readme(text, changed) != text
+    assert render.page(text, changed) != text
     rows = [r["model"] for r in table["rows"] if "error" not in r]
     shown = text.partition(render.BEGIN)[2].partition(render.END)[0]
     assert re.findall(r"^\| (\w+)", shown, re.M)[1:] == rows
 
 
-def test_a_readme_without_markers_is_refused() -> None:
+def test_a_page_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="comparison: begin"):
-        render.readme("nothing here", {})
+        render.page("nothing here", {})
 
 
 def readings(rng: np.random.Generator, blocks: int = 24) -> paired.Readings:
@@ -151,7 +151,7 @@ def test_the_runtimes_quantizer_leaves_nothing_but_its_model(
     np.savez(tmp_path / "samples.npz", **{name: np.stack([x if own_axis else x[0] for x in feeds])})
     folder = tmp_path / "working"
     folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(render.README.parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(render.PAGE.parents[1]), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.chdir(folder)
     found = peer.quantize(method, tmp_path / "model.onnx", tmp_path / "samples.npz", tmp_path / "out.onnx")
     assert found.path is not None, found.note
