@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.model.policy import CALL_SECONDS
+from inlay.model.guard import CALL_SECONDS
 from tests.attack import warm
 from tests.attack.case import Case
 from tests.attack.loadable import check, times

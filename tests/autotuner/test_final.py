@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from inlay.autotuner import Config, QDQAutotuner, region_pattern_autotuning_workflow
-from inlay.autotuner.duel import MOST_FAILED, Duel
-from inlay.autotuner.final import FinalComparison
+from inlay.autotuner.duel import MOST_FAILED, Duel, FinalComparison
 from inlay.errors import UsageError
 from tests.autotuner.test_classic_loop import Measure, pairs
 from tests.support.branches import branches

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from inlay.patterns.cache import PatternCache
 from inlay.patterns.config import Config
 from inlay.patterns.evolve import Evolve
-from inlay.patterns.known import CACHED, RELATED, KnownSchemes
+from inlay.patterns.known import CACHED, RELATED, KnownSchemes, find_structures
 from inlay.patterns.schemes import InsertionScheme
 from inlay.patterns.search_space import RegionPattern, SearchSpace, find_search_space
-from inlay.patterns.structure import find_structures
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import Port
 

@@ -22,7 +22,7 @@ from inlay.calibrate import observe as calibrator
 from inlay.calibrate.observe import observe
 from inlay.data import Samples
 from inlay.errors import RunFailed
-from inlay.model import policy
+from inlay.model import pool as model_pool
 from inlay.model.pool import WorkerPool, each, pooled
 from inlay.ray.helper import VERSIONS, Helper
 from inlay.ray.pool import helper_pool
@@ -122,7 +122,7 @@ def observed(ray: _Ray | None, folder: Path, monkeypatch: pytest.MonkeyPatch, sa
     if ray is None:
         return observe(prepared, samples).digest
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(policy, "POOLED_FROM_S", 0.0)
+    monkeypatch.setattr(model_pool, "POOLED_FROM_S", 0.0)
     with pooled(lambda: helper_pool(ray, str(folder), said.append)):
         return observe(prepared, samples).digest
 
@@ -209,7 +209,7 @@ def test_with_ray_itself_a_run_ends_as_one_without_though_a_helper_is_killed(
     options: dict[str, Any] = {"target": "null", "data": feeds, "min_sqnr": 10.0, "budget": None}
     options["strategy"] = "anchors"
     plain = inlay.tune(path, out=tmp_path / "plain", **options)
-    monkeypatch.setattr(policy, "POOLED_FROM_S", 0.0)
+    monkeypatch.setattr(model_pool, "POOLED_FROM_S", 0.0)
     monkeypatch.setattr(calibrator, "HELPER_S", 1e-9)  # one sample at a time
     helped = calibrator._Some._helped
     widths, killed = list[int](), list[int]()

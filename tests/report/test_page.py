@@ -19,9 +19,9 @@ import inlay
 from inlay.cli import commands
 from inlay.errors import JournalError, UsageError
 from inlay.prepare.declare import command_line, declared
+from inlay.report.drawing import layers_of, positions
 from inlay.report.folder import read_run
 from inlay.report.kernels import scale, unit_rows
-from inlay.report.layered import layers_of, positions
 from inlay.report.page import bars
 from inlay.report.points import front, select_lines
 from tests.report.conftest import HOSTILE, chain_model, feeds

@@ -24,10 +24,9 @@ Example::
 :func:`region_pattern_autotuning_workflow` is this loop, with state, cache and failures taken care of.
 """
 
-from inlay.autotuner.imports import placement_of
 from inlay.autotuner.state import SchemeRecord
 from inlay.autotuner.tuner import QDQAutotuner
-from inlay.autotuner.workflow import region_pattern_autotuning_workflow
+from inlay.autotuner.workflow import placement_of, region_pattern_autotuning_workflow
 from inlay.patterns.cache import CacheEntry, PatternCache
 from inlay.patterns.config import Config
 from inlay.patterns.known import Coverage

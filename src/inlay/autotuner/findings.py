@@ -1,11 +1,13 @@
-"""What a step-by-step tuner knows, for its caller to read."""
+"""What a step-by-step tuner knows, for its caller to read, and what it says while it works."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from inlay.autotuner.final import FinalComparison
+from inlay.autotuner.duel import FinalComparison
 from inlay.autotuner.state import SchemeRecord, TunerState
 from inlay.autotuner.subject import Subject
 from inlay.errors import UsageError
@@ -17,6 +19,21 @@ from inlay.patterns.tree import Region
 from inlay.space.rules import Rules
 from inlay.trial import Interval
 from inlay.types import Placement
+
+_LOGGER = logging.getLogger("inlay.autotuner")
+
+
+def reporter(verbose: bool) -> Callable[[str], None]:
+    """Reports to the logger ``inlay.autotuner``: at level INFO where ``verbose``, otherwise DEBUG.
+
+    A verbose one is heard in any case: where the logger has no handler, on standard error.
+    """
+    if verbose:
+        _LOGGER.setLevel(min(_LOGGER.level or logging.INFO, logging.INFO))
+        if not _LOGGER.hasHandlers():
+            _LOGGER.addHandler(logging.StreamHandler(sys.stderr))
+    level = logging.INFO if verbose else logging.DEBUG
+    return lambda text: _LOGGER.log(level, "%s", text)
 
 
 class Findings:

@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from inlay.autotuner.duel import Duel
-from inlay.autotuner.final import FinalComparison
+from inlay.autotuner.duel import Duel, FinalComparison
 from inlay.autotuner.state import Pending, Profile, SchemeRecord, TunerState
 from inlay.errors import JournalError, UsageError
 from inlay.files import write_text

@@ -17,9 +17,8 @@ import onnx
 import onnx_ir as ir
 
 from inlay.autotuner import state as transitions
-from inlay.autotuner.findings import Findings
+from inlay.autotuner.findings import Findings, reporter
 from inlay.autotuner.kept_calibration import beside
-from inlay.autotuner.reporting import reporter
 from inlay.autotuner.state import TunerState
 from inlay.autotuner.state_file import read_state, resumed, write_state
 from inlay.autotuner.subject import SampleSource, Source, Subject

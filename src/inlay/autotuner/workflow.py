@@ -1,4 +1,4 @@
-"""The whole step-by-step search, with state, cache and failures taken care of."""
+"""Whole tasks in one call: a search with state, cache and failures taken care of, and the placement of a Q/DQ model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from inlay.autotuner.subject import SampleSource, Source
-from inlay.autotuner.tuner import QDQAutotuner
+from inlay.autotuner.tuner import RANDOM_RANGES, QDQAutotuner
 from inlay.errors import TargetError, UsageError
 from inlay.patterns.config import Config
+from inlay.patterns.scheme_import import ImportReport
 from inlay.patterns.tree import RegionGroup
 from inlay.quant.accuracy import Bound
 from inlay.space.rules import Rules
@@ -208,3 +209,35 @@ _TOLD = 3
 def _told(error: Exception) -> str:
     """An exception as one line: its type and text."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def placement_of(
+    qdq_model: Source,
+    model: Source | None = None,
+    *,
+    rules: Rules | None = None,
+    samples: SampleSource | None = None,
+    bind: Mapping[str, int] | None = None,
+) -> ImportReport:
+    """Extract the placement of a Q/DQ model of any origin, with a report of every site.
+
+    Args:
+        qdq_model: the quantized model.
+        model: the float model whose ports the placement is to have; by default the one inside ``qdq_model``. In both
+            cases the ports are those of the normalized model, as :class:`QDQAutotuner` has it.
+        rules: as of :class:`QDQAutotuner`.
+        samples: likewise; they show where Q/DQ pairs saturate.
+        bind: likewise.
+
+    Returns:
+        ``report.placement`` is the placement, ``print(report)`` the summary.
+
+    Raises:
+        ModelError: a model cannot be read, or the quantized one not be taken apart.
+        UsageError: it holds no Q/DQ nodes, or is another network's.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", RANDOM_RANGES)  # no ranges are computed
+        tuner = QDQAutotuner(qdq_model if model is None else model, rules=rules, samples=samples, bind=bind)
+    tuner.initialize()
+    return tuner.import_insertion_points(qdq_model)

@@ -3,7 +3,7 @@
 May import the values in the package root only. Offers :mod:`load` (files to models), :mod:`normalize` and :mod:`passes`
 (one pass per quirk, gated by a numeric check), :mod:`graph` (the immutable index that all analysis reads), :mod:`store`
 (weights on disk, shared by all candidates), :mod:`reference` (the numeric oracle), :mod:`guard` (native code in a
-process that can be killed, a :mod:`child` that runs what is :mod:`native`, within the limits of :mod:`policy`),
+process that can be killed, a :mod:`child` that runs what is :mod:`native`),
 :mod:`onnx_library` and :mod:`silence`.
 """
 
@@ -16,7 +16,6 @@ __all__ = [
     "normalize",
     "onnx_library",
     "passes",
-    "policy",
     "reference",
     "silence",
     "store",

@@ -20,8 +20,25 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from inlay import errors
 from inlay.errors import Crashed, InlayError, Late, RunFailed, TimedOut
-from inlay.model import policy
 from inlay.model.child import Child, ChildDied, Part, limit_memory, serve
+
+CALL_SECONDS = 60.0
+"""Seconds that one call may take, and each inference of a call with several. Building and running a real model once
+takes seconds; on a busy machine, ten times as long. A loop without end is told after a minute."""
+
+START_SECONDS = 120.0  # for the process itself to start: about one, and much more on a busy machine
+NODE_SECONDS = 0.01  # more seconds for each node: runtimes build 100,000 nodes in minutes, not in seconds
+BYTE_SECONDS = 60e-9  # more seconds for each byte of model and feed: a slow disk reads a gigabyte in a minute
+
+CALL_BYTES = 4 << 30
+"""Bytes of memory that a call may take beyond what the process has: what a small machine has, and far more than any
+small model needs."""
+
+BYTES_PER_MODEL_BYTE = 8  # more for each byte of the model: weights are copied, packed and converted
+BYTES_PER_FEED_BYTE = 1024
+"""More for each byte of a feed: all values of an image network together take 200 times as much as its input
+(ResNet-50), and in the form that convolutions work on, several times that."""
+
 
 T = TypeVar("T")
 
@@ -29,15 +46,15 @@ T = TypeVar("T")
 class Limits(NamedTuple):
     """What one call may take."""
 
-    seconds: float = policy.CALL_SECONDS  # until it is ended
-    memory: int = policy.CALL_BYTES  # bytes, beyond what the process has
+    seconds: float = CALL_SECONDS  # until it is ended
+    memory: int = CALL_BYTES  # bytes, beyond what the process has
 
 
 def limits_for(size: int, nodes: int) -> Limits:
     """Limits of calls on a model of ``size`` bytes, weights included."""
     return Limits(
-        policy.CALL_SECONDS + policy.NODE_SECONDS * nodes + policy.BYTE_SECONDS * size,
-        policy.CALL_BYTES + policy.BYTES_PER_MODEL_BYTE * size,
+        CALL_SECONDS + NODE_SECONDS * nodes + BYTE_SECONDS * size,
+        CALL_BYTES + BYTES_PER_MODEL_BYTE * size,
     )
 
 
@@ -161,7 +178,7 @@ class Guard:
         """``child`` once it has loaded its modules, which no call is charged with."""
         try:
             if not self._ready:
-                child.ask([], policy.START_SECONDS)
+                child.ask([], START_SECONDS)
                 self._ready = True
         except (ChildDied, TimeoutError) as error:
             raise Crashed(f"the process for native code did not start ({error})") from None

@@ -34,9 +34,7 @@ from inlay.model.passes.layouts import settle_layouts
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.pads import fold_pad_nodes, write_out_pads
-from inlay.model.passes.removed import replace_removed
-from inlay.model.passes.sequences import fold_sequences
-from inlay.model.passes.sums import fold_gemm_factors, split_sums
+from inlay.model.passes.spelling import fold_gemm_factors, fold_sequences, replace_removed, split_sums
 
 NOISE_DB = 60.0
 """Signal-to-difference ratio below which a pass counts as changing the model: float reordering stays above 100 dB."""

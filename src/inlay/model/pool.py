@@ -18,8 +18,10 @@ from typing import Any, Protocol, TypeVar
 import onnx
 
 from inlay.errors import InlayError
-from inlay.model import policy
 from inlay.model.store import WeightStore
+
+POOLED_FROM_S = 10.0
+"""Seconds of work from which on a pool is opened: a process, and a model's way to it, take a few."""
 
 T = TypeVar("T")
 
@@ -111,7 +113,7 @@ def pooled(open_pool: OpenPool | None, seconds: float = 0.0) -> Iterator[None]:
 
 def open_early(seconds: float) -> None:
     """So much work is known to come: where it is worth it, the pool is opened at once, and gets ready meanwhile."""
-    if (pool := _pool.get()) is not None and seconds >= policy.POOLED_FROM_S:
+    if (pool := _pool.get()) is not None and seconds >= POOLED_FROM_S:
         pool.opened()
 
 
@@ -124,7 +126,7 @@ def pool_for(seconds: float) -> WorkerPool | None:
     """The pool, for work that takes so many seconds; None where there is none, or it is not worth opening it."""
     open_early(seconds)
     pool = _pool.get()
-    found = None if pool is None or seconds < policy.POOLED_FROM_S else pool.found
+    found = None if pool is None or seconds < POOLED_FROM_S else pool.found
     return found if found is not None and found.width else None
 
 

@@ -22,8 +22,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.model import policy
-from inlay.model.guard import Limits, Resident, call, limits_for
+from inlay.model.guard import BYTE_SECONDS, BYTES_PER_FEED_BYTE, Limits, Resident, call, limits_for
 from inlay.model.native import NativeSession, multiplies_integers, run_whole, signature
 from inlay.model.nesting import nested
 from inlay.model.pinned import pinned, pinned_file
@@ -105,8 +104,8 @@ class Session:
             Crashed, TimedOut: it ends its process, or takes too much time or memory.
         """
         bytes_of = [sum(array.nbytes for array in feed.values()) for feed in feeds]
-        seconds = len(feeds) * self._limits.seconds + policy.BYTE_SECONDS * sum(bytes_of)
-        memory = self._limits.memory + policy.BYTES_PER_FEED_BYTE * max(bytes_of, default=0) + sum(bytes_of)
+        seconds = len(feeds) * self._limits.seconds + BYTE_SECONDS * sum(bytes_of)
+        memory = self._limits.memory + BYTES_PER_FEED_BYTE * max(bytes_of, default=0) + sum(bytes_of)
         return call("running the model", function, self._native, *arguments, limits=Limits(seconds, memory))
 
 

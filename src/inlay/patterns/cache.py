@@ -17,7 +17,7 @@ A YAML file that people can read and edit::
 For each pattern the best schemes are kept, up to a limit, and no two of them closer than the minimum edit distance: of
 two such schemes the faster one stays. Speedups only rank: a cached scheme is measured like any other.
 
-A pattern is found again exactly, by its signature, or by its structure (:mod:`inlay.patterns.structure`), which leaves
+A pattern is found again exactly, by its signature, or by its structure (:mod:`inlay.patterns.known`), which leaves
 out sizes. ``general`` holds the points of a scheme in the order of the structure, where that is another one.
 """
 

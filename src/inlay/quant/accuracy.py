@@ -28,13 +28,12 @@ import onnx_ir as ir
 from inlay.data import Feed, Padding, Samples
 from inlay.errors import DataError, ModelError, UsageError
 from inlay.model.joins import joined
-from inlay.quant.asked_metric import find_metric as find_metric
-from inlay.quant.asked_metric import value_of
 from inlay.quant.bound import Bound as Bound
 from inlay.quant.metric_limits import Pairs
-from inlay.quant.metrics import Agreement, changes, energies, hits_of
+from inlay.quant.metrics import Agreement, changes, energies, hits_of, value_of
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
+from inlay.quant.metrics import find_metric as find_metric
 from inlay.quant.parts import Parts, lost
 from inlay.quant.tasks.task import Task, broken
 from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db

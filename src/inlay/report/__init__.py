@@ -1,7 +1,7 @@
 """A finished run on one page: ``report.html``, a single file that needs no network.
 
-``folder`` reads what a run left, ``kernels`` says what ran where and for how long, ``charts``, ``points``, ``layered``
-and ``drawing`` compute positions, ``page`` fills the template. Names in a model are text from a stranger: the template
+``folder`` reads what a run left, ``kernels`` says what ran where and for how long, ``points`` and
+``drawing`` compute positions, ``page`` fills the template. Names in a model are text from a stranger: the template
 escapes all of them, and the page's script writes text, never markup. A wing: ``tune`` leaves the page through an entry
 point, ``api`` and ``command`` are ``inlay report`` and ``inlay export``.
 """

@@ -4,15 +4,58 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from inlay.measure.journal import Record
-from inlay.report.charts import Axis, quantile
 from inlay.report.folder import FinishedRun, facts_of
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import unit_of
 from inlay.trial import SHOWN_AS_EXACT_DB, Failed, Infeasible, Interval, Measured, shown_ratio, shown_sqnr
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear axis from ``low`` to ``high`` in data, from ``begin`` to ``end`` on the page."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    @classmethod
+    def around(cls, values: Iterable[float], begin: float, end: float, margin: float = 0.06) -> Axis:
+        """An axis that holds the finite ones of ``values``, with a share of its length as margin at both ends."""
+        finite = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
+        low, high = min(finite), max(finite)
+        spread = high - low or max(abs(high), 1.0) * 0.1
+        return cls(low - margin * spread, high + margin * spread, begin, end)
+
+    def at(self, value: float) -> float:
+        """Where ``value`` is on the page; the nearest end where it lies outside."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(self.begin + share * (self.end - self.begin), 2)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """About five round numbers: where they are on the page, and as text."""
+        rough = (self.high - self.low) / 5.0
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * f for f in (1, 2, 2.5, 5, 10) if power * f >= rough * 0.999)
+        first = math.ceil(self.low / step)
+        values = [i * step for i in range(first, first + 12) if i * step <= self.high]
+        digits = max(0, -math.floor(math.log10(step)) + (1 if step / power == 2.5 else 0))
+        return [(self.at(v), f"{v:.{digits}f}") for v in values]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of ``values`` lie, by linear interpolation."""
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+
 
 _WIDTH, _HEIGHT = 640.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 24.0, 16.0, 44.0

@@ -4,4 +4,4 @@ A pass edits a model, or returns a new one, and counts its edits; :mod:`inlay.mo
 Passes that only some targets want lie with these targets (:class:`inlay.model.normalize.FloatRewrite`).
 """
 
-__all__ = ["affine", "constants", "half", "identity", "names", "opset", "pads", "steps", "sums"]
+__all__ = ["affine", "constants", "half", "identity", "names", "opset", "pads", "spelling", "steps"]
