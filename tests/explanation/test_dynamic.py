@@ -15,7 +15,7 @@ from inlay.explanation.command import lines
 from inlay.explanation.executed import Executed, Ran
 from inlay.explanation.explanation import Explanation, Operator
 from inlay.explanation.floats import grouped
-from inlay.explanation.put_back import put_back
+from inlay.explanation.mended import put_back
 from inlay.model.load import load
 from inlay.model.passes.names import fix_names
 from inlay.model.serialize import proto_with

@@ -12,7 +12,7 @@ import pytest
 import inlay
 from inlay import api
 from inlay.explanation.command import lines
-from inlay.explanation.exact import exact_form
+from inlay.explanation.mended import exact_form
 from inlay.model.load import load
 from inlay.model.serialize import proto_with
 from inlay.space.recipe import OpConfig, Recipe

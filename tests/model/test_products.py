@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from inlay.model.child import Child
-from inlay.model.products import THREADS, in_one_thread
+from inlay.model.libraries import THREADS, in_one_thread
 from inlay.prepare.declare import documented
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from inlay.model.silence import silence
+from inlay.model.libraries import silence
 
 
 def test_nothing_is_printed_meanwhile_and_what_was_printed_stays(capfd: pytest.CaptureFixture[str]) -> None:

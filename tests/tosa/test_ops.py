@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from inlay.tosa import ir
 from inlay.tosa.lowering import lower
-from inlay.tosa.rules import RULES, table
+from inlay.tosa.rules import RULES, functions
 from tests.tosa.comparison import three_ways
 from tests.tosa.nets import Net, normal_feed, random_weights
 from tests.tosa.one_op import ScaleZero, check, covering, few, scale, scale_zeros, seeds, zero
@@ -237,7 +237,7 @@ def test_one_operand(kind: str, data: st.DataObject, seed: int, xq: ScaleZero, y
     check(n, n.op(kind, inputs), yq, seed)
 
 
-TABLES = tuple(op for op in table.UNARY if op not in ("Gelu", "Mish", "Pow"))  # those have tests of their own
+TABLES = tuple(op for op in functions.UNARY if op not in ("Gelu", "Mish", "Pow"))  # those have tests of their own
 
 
 @settings(max_examples=8, deadline=None)
@@ -294,7 +294,7 @@ COVERED = {
 
 def test_every_rule_has_a_test() -> None:
     untested = {"Upsample", "Dropout"}  # older names of Resize and Identity, by the same rules
-    assert set(RULES) - COVERED - set(table.UNARY) == untested
+    assert set(RULES) - COVERED - set(functions.UNARY) == untested
 
 
 @few

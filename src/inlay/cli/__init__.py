@@ -12,7 +12,7 @@ from inlay.model.late_imports import defer_imports
 
 defer_imports()
 
-# As inlay.model.products does for calls from Python, for whatever library is loaded from now on.
+# As inlay.model.libraries does for calls from Python, for whatever library is loaded from now on.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 __all__ = ["commands", "inspected", "options", "progress", "render", "terminal"]

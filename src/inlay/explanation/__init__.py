@@ -8,7 +8,6 @@ __all__ = [
     "bound",
     "changes",
     "command",
-    "exact",
     "executed",
     "experiments",
     "explain",

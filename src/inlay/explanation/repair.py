@@ -11,9 +11,8 @@ import numpy as np
 from inlay.data import Samples, save_feeds, workload_of
 from inlay.errors import InlayError, ModelError, TargetError, UsageError
 from inlay.explanation import policy
-from inlay.explanation.exact import exact_form
 from inlay.explanation.explanation import Repair
-from inlay.explanation.put_back import put_back
+from inlay.explanation.mended import exact_form, put_back
 from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.held import held

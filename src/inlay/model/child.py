@@ -26,7 +26,7 @@ from types import MappingProxyType
 import numpy as np
 
 from inlay.model.heard import WAITING_S, doing
-from inlay.model.products import THREADS
+from inlay.model.libraries import THREADS
 
 ORPHAN_POLL_S = 0.5  # seconds between a child's looks whether its parent is still there, where no signal tells it
 MEMORY_POLL_S = 0.05  # the same at its own memory, where the system does not limit that

@@ -18,7 +18,7 @@ from inlay.model.collector import collector_paused
 from inlay.model.flow import flatten, tag_new
 from inlay.model.metadata import cloned
 from inlay.model.passes.affine import fold_affine
-from inlay.model.passes.branches import decide_branches, fix_inputs
+from inlay.model.passes.branches import decide_branches, fix_inputs, freeze_dimensions
 from inlay.model.passes.constants import (
     Evaluate,
     drop_dead,
@@ -27,7 +27,6 @@ from inlay.model.passes.constants import (
     fold_constants,
     lift_constants,
 )
-from inlay.model.passes.freeze import freeze_dimensions
 from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.layouts import settle_layouts

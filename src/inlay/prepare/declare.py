@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 
 from inlay.errors import UsageError
-from inlay.model.products import in_one_thread
+from inlay.model.libraries import in_one_thread
 
 T = TypeVar("T", bound=Callable[..., Any])
 _NUMBERS = {int: (int, np.integer), float: (int, float, np.integer, np.floating), bool: (bool, np.bool_)}

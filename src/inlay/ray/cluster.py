@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import TargetError, UsageError
-from inlay.model.silence import silence
+from inlay.model.libraries import silence
 from inlay.ray import policy
 
 LOCAL = "local"

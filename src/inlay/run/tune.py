@@ -16,7 +16,7 @@ from inlay.measure.lab import Ahead
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
 from inlay.model.heard import doing
-from inlay.model.passes.freeze import METADATA
+from inlay.model.passes.branches import METADATA
 from inlay.model.pinned import random_note
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.run.budget import Budget, SearchTime, TimeLimit

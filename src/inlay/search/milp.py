@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inlay.model.silence import silence
+from inlay.model.libraries import silence
 from inlay.search.edges import FIRST_FORM, FLOAT, LOW
 from inlay.search.labeling import LEAST_LIMIT, LabelingProblem, Limit
 

@@ -1,13 +1,16 @@
-"""What this machine's processor is and can do, as the operating system lists it."""
+"""What this machine's processor is and can do, as the operating system lists it, and its clock."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
 
 from inlay.errors import UsageError
 
@@ -76,3 +79,13 @@ def _entries() -> list[tuple[str, str]]:
         lines = _CPUINFO.read_text(encoding="utf8").splitlines()
         return [(name.strip(), text.strip()) for name, colon, text in (x.partition(":") for x in lines) if colon]
     return []
+
+
+def timed(infer: Callable[[], object], repeats: int) -> np.ndarray:
+    """Nanoseconds of each call, shape (repeats,), int64."""
+    times = np.empty(repeats, np.int64)
+    for i in range(repeats):
+        start = time.perf_counter_ns()
+        infer()
+        times[i] = time.perf_counter_ns() - start
+    return times

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import onnx
 
 from inlay.errors import UsageError
-from inlay.tosa.host import host_model
 from inlay.tosa.integer_graph import PROFILES, LegalityCheck, NotLowered, all_legal, build_integer_graph
 from inlay.tosa.ir import Executor, IntegerGraph
-from inlay.tosa.partition import Subgraph, split, without_compute
+from inlay.tosa.partition import Subgraph, host_model, split, without_compute
 from inlay.tosa.serialize import TosaBinary, serialize
 from inlay.tosa.static_model import StaticModel, static_model
 

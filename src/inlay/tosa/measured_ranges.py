@@ -26,8 +26,8 @@ from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.observers import Range
 from inlay.quant.qparams import activation_params, constant_range
+from inlay.tosa.early_pairs import add_pair
 from inlay.tosa.integer_graph import NotLowered, all_legal, build_integer_graph
-from inlay.tosa.pairs import add_pair
 from inlay.tosa.static_model import StaticModel, static_ir
 from inlay.types import QType
 

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import DataError, RunFailed
-from inlay.model.silence import silence
+from inlay.model.libraries import silence
 from inlay.tosa import ir, oracle
 from inlay.tosa.emitter import TosaTensor
 from inlay.tosa.extras import require

@@ -14,8 +14,7 @@ import pytest
 from inlay.errors import CompileFailed
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.machine import cpu_flags
-from inlay.targets.openvino.quantized_states import QuantizedStates
-from inlay.targets.openvino.recurrent import GATES, lstm_groups
+from inlay.targets.openvino.quantized_states import GATES, QuantizedStates, lstm_groups
 from inlay.targets.openvino.rules import rules_for
 from inlay.targets.openvino.target import OpenVinoCpuTarget
 from inlay.testing import Builder, sqnr

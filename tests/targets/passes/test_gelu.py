@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.targets.passes.gelu import gather_gelu
+from inlay.targets.passes.gathered import gather_gelu
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

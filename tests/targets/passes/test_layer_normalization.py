@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inlay.targets.passes.layer_normalization import gather_layer_normalization
+from inlay.targets.passes.gathered import gather_layer_normalization
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

@@ -15,7 +15,7 @@ from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, Usag
 from inlay.targets.attribution import Names
 from inlay.targets.base import Artifact, Target
 from inlay.targets.tensorrt import reports
-from inlay.targets.tensorrt.layers import kernels_of
+from inlay.targets.tensorrt.reports import kernels_of
 from inlay.targets.tensorrt.trtexec import TrtexecTarget
 from inlay.testing import TargetTestCase, random_feed, residual_model, run_reference
 from tests.support.command_line import RunCommand

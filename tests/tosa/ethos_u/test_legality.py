@@ -13,7 +13,7 @@ pytest.importorskip("ethosu", reason="the extra arm is not installed")
 from inlay.errors import CompileFailed
 from inlay.tosa import ir
 from inlay.tosa.ethos_u import vela
-from inlay.tosa.ethos_u.legality import legality_for
+from inlay.tosa.ethos_u.rules import legality_for
 from inlay.tosa.ir import Array
 from inlay.tosa.rescale import multiplier_and_shift
 from inlay.tosa.serialize import serialize

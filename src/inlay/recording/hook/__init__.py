@@ -9,4 +9,4 @@ A folder for each process, ``0``, ``1``, …, holds one for each model, with ``m
 each feed that is named for what choosing among them takes (:class:`~inlay.recording.hook.keep.Kept`).
 """
 
-__all__ = ["arrays", "keep", "recorder"]
+__all__ = ["keep", "recorder"]

@@ -21,7 +21,7 @@ from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.model.held import changed_since, held
 from inlay.model.load import file_sha256
-from inlay.model.passes.freeze import METADATA
+from inlay.model.passes.branches import METADATA
 from inlay.model.pinned import random_note
 from inlay.model.pool import pooled
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for

@@ -4,4 +4,4 @@
 file, ``layers`` the program's profile as kernels of the model.
 """
 
-__all__ = ["layers", "protocol", "table", "target"]
+__all__ = ["protocol", "table", "target"]

@@ -11,10 +11,10 @@ from inlay.model.normalize import FloatRewrite
 from inlay.model.passes.half import widen_halves
 from inlay.targets.onnxruntime.passes.attention import ATTENTION_OPSET, gather_attention
 from inlay.targets.onnxruntime.passes.broadcast_constants import write_out_constants
-from inlay.targets.onnxruntime.passes.gemm import gather_gemm
 from inlay.targets.onnxruntime.passes.respelled import (
     averagepool_to_conv,
     batchnorm_to_conv,
+    gather_gemm,
     keep_additions_apart,
     mean_to_pool,
     spell_out_hardswish,
@@ -23,9 +23,8 @@ from inlay.targets.onnxruntime.passes.respelled import (
 )
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused_apart
-from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid
+from inlay.targets.passes.gathered import LAYER_NORMALIZATION_OPSET, gather_hardsigmoid, gather_layer_normalization
 from inlay.targets.passes.image_patches import fold_focus
-from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
 from inlay.targets.passes.upsampling import TO_THE_END, Worth, multiply_upsampling
 
 _UPSAMPLING = Worth(products=40, of_few=200, readers=TO_THE_END, few=3)

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from inlay.errors import CompileFailed, RunFailed
 from inlay.model.native import runtime_message
 from inlay.targets.base import Feed
-from inlay.targets.timing import timed
+from inlay.targets.machine import timed
 
 WAITING = ("session.force_spinning_stop", "1")
 """Between inferences, threads sleep; within one they do not."""

@@ -18,8 +18,8 @@ from inlay.targets.openvino.passes import (
 )
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused_apart
+from inlay.targets.passes.gathered import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
 from inlay.targets.passes.image_patches import fold_focus
-from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
 from inlay.targets.passes.upsampling import TO_THE_END, Worth, multiply_upsampling
 
 _UPSAMPLING = Worth(products=40, of_few=200, scale=4, readers=TO_THE_END, few=4)

@@ -1,4 +1,7 @@
-"""The form in which OpenVINO finds its integer kernel of a quantized LSTM or GRU.
+"""LSTM and GRU in 8 bits: what OpenVINO's integer kernel asks of them, and the form in which the runtime finds it.
+
+The kernel (2026.4.1, oneDNN's) reads data of uint8 and keeps the state between steps as such, in the scale of the data.
+Both weights have one set of scales.
 
 It takes the kernel where every operand is dequantized in the very way that it looks for. Where it looks in vain, a
 model with quantized weights does not compile, or is computed in float (2026.4.1, ``ConvertFqRnnToQuantizedRnn``):
@@ -12,7 +15,7 @@ model with quantized weights does not compile, or is computed in float (2026.4.1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +25,50 @@ import onnx
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.openvino.recurrent import GATES, STATE, WEIGHTS
+
+GATES = {"LSTM": 4, "GRU": 3}
+_FUNCTIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}  # of each direction
+LARGEST_STATE = 1.0
+"""The state is a product of a sigmoid and a tanh (LSTM), or a mean of such (GRU)."""
+WEIGHTS, STATE = (1, 2), 5
+"""Input slots of the weights, and of the state to begin with."""
+_LENGTHS, _PEEPHOLES = 4, 7  # input slots
+_OTHERWISE = ("layout", "clip", "input_forget", "linear_before_reset")
+
+
+def integer_form(graph: Graph, node: Node) -> str | None:
+    """Why a recurrent operator has no integer kernel, or None."""
+    functions, usual = node.attributes.get("activations", ()), _FUNCTIONS[node.op_type]
+    stated = tuple(str(name).lower() for name in functions)  # some exporters state what is usual
+    if any(node.attributes.get(name) for name in _OTHERWISE) or stated not in ((), usual, usual * 2):
+        return f"its integer kernel is that of the plain {node.op_type}"
+    given = [*node.inputs, *[""] * (_PEEPHOLES + 1 - len(node.inputs))]
+    if given[_LENGTHS] or given[_PEEPHOLES]:
+        return "its integer kernel knows neither lengths nor peepholes"
+    if not all(graph.is_constant(value) for value in given[1:4] if value):
+        return "a weight or its bias is computed at run time"
+    if any(len(graph.consumers(given[slot])) > 1 for slot in WEIGHTS):
+        return "its weights have other readers"
+    return None
+
+
+def same_kernel(graph: Graph, node: Node) -> Hashable:
+    """The same for operators that 2026.4.1 computes by one kernel: with the scales of the first one that it builds.
+
+    Sizes are its key, and types, but no scales (``RNNKey`` of its sources).
+    """
+    return tuple(tuple(graph.shape(node.inputs[slot]) or ())[1:] for slot in WEIGHTS)
+
+
+def lstm_groups(graph: Graph, node: Node) -> np.ndarray:
+    """Rows of an LSTM's weights that have one scale: those of a unit's input gate and of its forget gate.
+
+    2026.4.1 orders weights as the kernel wants them (input, forget, cell, output; from forget, input, cell, output),
+    but not their scales. Of equal ones it takes the right one.
+    """
+    hidden = int(node.attributes["hidden_size"])
+    return np.concatenate([np.arange(hidden) + hidden * gate for gate in (0, 1, 0, 2)])  # input, output, forget, cell
+
 
 _MARK = "_inlay.state/"  # in the names of what is set in, behind that of the operator: others' do not hold it
 _SHIFT = 128  # from int8 to uint8

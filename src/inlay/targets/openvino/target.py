@@ -12,10 +12,9 @@ import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, OwnPrecision, StatesCapabilities
-from inlay.targets.machine import cpu_facts, cpu_flags, is_x86, require_threads
+from inlay.targets.machine import cpu_facts, cpu_flags, is_x86, require_threads, timed
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.runtime import core, message, openvino
-from inlay.targets.timing import timed
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "asimddp")
 _BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert"})

@@ -14,8 +14,7 @@ from inlay.model.graph import Graph, Node
 from inlay.model.normalize import FloatRewrite
 from inlay.space.rules import Condition, OpRule, ResultRange, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
-from inlay.targets.passes.gelu import GELU_OPSET, gather_gelu
-from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
+from inlay.targets.passes.gathered import GELU_OPSET, LAYER_NORMALIZATION_OPSET, gather_gelu, gather_layer_normalization
 from inlay.types import QType
 
 SOURCE = "partitioning of onnxruntime-qnn 2.7.0"

@@ -3,4 +3,4 @@
 May import ``model``; normalization runs them behind its numeric gate.
 """
 
-__all__ = ["few_outputs", "hard_sigmoid", "image_patches"]
+__all__ = ["few_outputs", "fused_operators", "gathered", "image_patches", "upsampling"]

@@ -18,8 +18,7 @@ from inlay.targets.tensorrt.engine import (
     driver_version,
     load_plugins,
 )
-from inlay.targets.tensorrt.layers import kernels_of
-from inlay.targets.tensorrt.reports import Clock, clock_of, read_layers
+from inlay.targets.tensorrt.reports import Clock, clock_of, kernels_of, read_layers
 from inlay.targets.tensorrt.reports import timing_cache as cache_file
 from inlay.targets.tensorrt.rules import REMARK, ExplicitQuantization
 

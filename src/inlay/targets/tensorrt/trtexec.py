@@ -19,8 +19,8 @@ from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack
 from inlay.targets.model_file import BuiltByShapes, ModelFile, Shapes
 from inlay.targets.process import Process
 from inlay.targets.tensorrt import reports
-from inlay.targets.tensorrt.layers import kernels_of
 from inlay.targets.tensorrt.remote import Remote, remote_in, without_password
+from inlay.targets.tensorrt.reports import kernels_of
 from inlay.targets.tensorrt.rules import REMARK, ExplicitQuantization
 
 _WARM_UP_MS = 50  # of each run of the tool: clocks of a device rise within milliseconds

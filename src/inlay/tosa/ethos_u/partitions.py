@@ -12,7 +12,7 @@ import onnx
 from inlay.errors import CompileFailed
 from inlay.targets.base import KernelTime
 from inlay.tosa.ethos_u import host_cost, vela
-from inlay.tosa.ethos_u.legality import legality_for
+from inlay.tosa.ethos_u.rules import legality_for
 from inlay.tosa.ethos_u.vela import ACCELERATORS, Accelerator, Estimate
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.serialize import TosaBinary, serialize

@@ -14,7 +14,7 @@ from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError
 from inlay.model.normalize import FloatRewrite
 from inlay.model.passes.half import widen_halves
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
-from inlay.targets.passes.hard_sigmoid import gather_hardswish
+from inlay.targets.passes.gathered import gather_hardswish
 from inlay.tosa.ethos_u import host_cost, vela
 from inlay.tosa.ethos_u.partitions import Cost, compile_partitions
 from inlay.tosa.ethos_u.rules import rules_for

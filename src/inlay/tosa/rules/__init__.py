@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from inlay.tosa.rules import (
-    activation,
     arithmetic,
-    conv,
     floats,
-    gemm,
+    functions,
     movement,
     normalization,
     pool,
+    products,
     resize,
     softmax,
-    table,
 )
 from inlay.tosa.rules._node import NodeContext
 
@@ -48,10 +46,10 @@ DATA_MOVEMENT: Mapping[str, Rule] = {
 """Rules of operators that only move their first input."""
 
 RULES: Mapping[str, Rule] = {
-    "Conv": conv.conv,
-    "ConvTranspose": conv.conv_transpose,
-    "Gemm": gemm.gemm,
-    "MatMul": gemm.matmul,
+    "Conv": products.conv,
+    "ConvTranspose": products.conv_transpose,
+    "Gemm": products.gemm,
+    "MatMul": products.matmul,
     "Add": arithmetic.add,
     "Sub": arithmetic.add,
     "Sum": arithmetic.add,
@@ -62,8 +60,8 @@ RULES: Mapping[str, Rule] = {
     "Where": arithmetic.where,
     "BatchNormalization": normalization.batch_normalization,
     "LayerNormalization": normalization.layer_normalization,
-    "Relu": activation.clip,
-    "Clip": activation.clip,
+    "Relu": functions.clip,
+    "Clip": functions.clip,
     "MaxPool": pool.max_pool,
     "AveragePool": pool.average_pool,
     "GlobalAveragePool": pool.reduce_mean,
@@ -77,7 +75,7 @@ RULES: Mapping[str, Rule] = {
     "Upsample": resize.resize,
     "Softmax": softmax.softmax,
     "LogSoftmax": softmax.log_softmax,
-    **dict.fromkeys(table.UNARY, table.table),
+    **dict.fromkeys(functions.UNARY, functions.table),
     "PRelu": arithmetic.prelu,
 }
 

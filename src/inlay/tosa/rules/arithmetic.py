@@ -13,7 +13,7 @@ from inlay.tosa.ir import Array, Executor
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
 from inlay.tosa.rules._node import NodeContext, expand_rank
 from inlay.tosa.rules._windows import Window
-from inlay.tosa.rules.table import tabulate
+from inlay.tosa.rules.functions import tabulate
 from inlay.types import QParams, QType
 
 _SUM_BITS = 20

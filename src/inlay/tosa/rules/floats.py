@@ -11,7 +11,7 @@ from inlay.tosa import ir
 from inlay.tosa.ir import Array, Executor
 from inlay.tosa.quantized import Unsupported
 from inlay.tosa.rules._node import NodeContext
-from inlay.tosa.rules.activation import bounds
+from inlay.tosa.rules.functions import bounds
 from inlay.tosa.rules.pool import pooled, pooling_window, reduced_axes
 from inlay.tosa.rules.softmax import softmax_axis
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.targets.onnxruntime.passes.gemm import gather_gemm
+from inlay.targets.onnxruntime.passes.respelled import gather_gemm
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

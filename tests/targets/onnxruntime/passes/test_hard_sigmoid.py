@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid, gather_hardswish
+from inlay.targets.passes.gathered import gather_hardsigmoid, gather_hardswish
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

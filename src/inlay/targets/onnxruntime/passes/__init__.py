@@ -3,4 +3,4 @@
 May import ``model``; normalization runs them behind its numeric gate.
 """
 
-__all__ = ["attention", "broadcast_constants", "gemm", "respelled"]
+__all__ = ["attention", "broadcast_constants", "respelled"]

@@ -11,8 +11,7 @@ from inlay.quant.rewrite import Rewrite
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import DynamicLstm
 from inlay.targets.onnxruntime.rewrites.dynamic_product import DynamicProduct
 from inlay.targets.onnxruntime.rewrites.float8_pairs import Float8Pairs
-from inlay.targets.onnxruntime.rewrites.float_kernel import FloatKernel
-from inlay.targets.onnxruntime.rewrites.float_weight import FloatWeight
+from inlay.targets.onnxruntime.rewrites.kept_float import FloatKernel, FloatWeight
 from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
 from inlay.targets.onnxruntime.rewrites.quantized_table import QuantizedTable
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling

@@ -1,4 +1,4 @@
-"""Products of numpy in one thread: what is multiplied here is small.
+"""Compiled libraries in this process: their prints off standard output, and products of numpy in one thread.
 
 With a thread for each core, every product waits for the slowest of them, and each of them spins for tens of
 milliseconds behind it, in case of another. Beside two busy processes on two cores, evening out a BERT's outliers took
@@ -7,12 +7,37 @@ milliseconds behind it, in case of another. Beside two busy processes on two cor
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from threadpoolctl import threadpool_limits
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Redirect standard output to the null device, for compiled code too: the file descriptor itself is replaced."""
+    try:
+        sys.stdout.flush()
+        kept = os.dup(1)
+    except (OSError, ValueError):  # there is no standard output to keep clean
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).fflush(None)  # what C has buffered is discarded too
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
 
 THREADS = "OPENBLAS_NUM_THREADS"
 """The variable by which people choose a number themselves, and by which processes that are started get one."""
