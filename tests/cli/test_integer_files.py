@@ -82,7 +82,7 @@ def _crashes(*_: object) -> Extraction:
 @pytest.mark.parametrize(
     ("function", "stand_in", "words"),
     [
-        ("_first_difference", _differs, "the first value that differs is a (3.0 dB)"),
+        ("first_difference", _differs, "the first value that differs is a (3.0 dB)"),
         ("extract", _breaks, "KeyError"),
         ("_written", _crashes, "ended its process"),
     ],

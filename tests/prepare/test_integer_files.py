@@ -17,7 +17,7 @@ from onnxruntime.quantization import QuantType
 from inlay.model.graph import build_graph
 from inlay.model.load import load
 from inlay.model.store import WeightStore, embed_weights
-from inlay.prepare import strip_qdq as module
+from inlay.prepare import same_parts as module
 from inlay.prepare.qdq_import import import_qdq, read_baseline
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.emit import Emitter
@@ -301,8 +301,33 @@ def test_a_model_may_differ_as_it_does_from_itself(tmp_path: Path, gain: float) 
     store = WeightStore(tmp_path)
     given = model(1.0, "Relu")
     own = ir.from_proto(given)
-    assert module._first_difference(own, given, model(1.0 + 2**-20, "Relu"), store, feed) == ""
-    assert "held" in module._first_difference(own, given, model(1.0, "Neg"), store, feed)
+    assert module.first_difference(own, given, model(1.0 + 2**-20, "Relu"), store, feed) == ""
+    assert "held" in module.first_difference(own, given, model(1.0, "Neg"), store, feed)
+
+
+def test_an_output_may_be_longer_where_last_bits_decide(tmp_path: Path) -> None:
+    """Durations are rounded: one frame more says nothing, and what comes after is compared from the same durations."""
+
+    def model(shift: float, after: str) -> onnx.ModelProto:
+        b = Builder()
+        shifted = b.node("shifted", "Add", [b.input("x", (8,)), b.constant("shift", np.full(8, shift, np.float32))])
+        far = b.node("far", "Mul", [shifted, b.constant("gain", np.float32(3e6))])
+        wide = b.node("wide", "Mul", [b.node("sin", "Sin", [far]), b.constant("ten", np.float32(10))])
+        whole = b.node("whole", "Round", [b.node("abs", "Abs", [wide])])
+        count = b.node("count", "Cast", [b.node("sum", "ReduceSum", [whole])], to=TensorProto.INT64)
+        frames = b.node("frames", "Range", [b.constant("zero", np.int64(0)), count, b.constant("one", np.int64(1))])
+        real = b.node("real", "Cast", [frames], to=TensorProto.FLOAT)
+        b.output(b.node("y", after, [b.node("tenth", "Div", [real, b.constant("tens", np.float32(10))])]))
+        return b.model()
+
+    feed = {"x": np.random.default_rng(0).normal(0, 4, 8).astype(np.float32)}
+    store, given = WeightStore(tmp_path), model(1.0, "Sin")
+    shapes = [next(iter(run_reference(m, feed).values())).shape for m in (given, model(1.0 + 2**-20, "Sin"))]
+    assert shapes[0] != shapes[1], "the control: they differ in length"
+    own = ir.from_proto(given)
+    assert module.first_difference(own, given, model(1.0 + 2**-20, "Sin"), store, feed) == ""
+    (y,) = [o.name for o in given.graph.output]
+    assert y in module.first_difference(own, given, model(1.0 + 2**-20, "Cos"), store, feed)
 
 
 def test_a_lost_part_of_an_output_is_a_difference(tmp_path: Path) -> None:
@@ -320,8 +345,8 @@ def test_a_lost_part_of_an_output_is_a_difference(tmp_path: Path) -> None:
     want, got = (run_reference(m, feed)["out"] for m in (given, lost))
     assert sqnr(want, got) > module.SAME_DB, "negative control: the whole output says nothing"
     own = ir.from_proto(given)
-    assert module._first_difference(own, given, given, store, feed) == ""
-    assert scores.output[0] in module._first_difference(own, given, lost, store, feed)
+    assert module.first_difference(own, given, given, store, feed) == ""
+    assert scores.output[0] in module.first_difference(own, given, lost, store, feed)
 
 
 def test_a_file_on_integers_may_differ_as_it_does_with_other_last_bits_of_its_scales(tmp_path: Path) -> None:

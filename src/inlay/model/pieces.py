@@ -7,7 +7,7 @@ pieces before it. A graph of up to ``PIECE_NODES`` nodes is one piece.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -131,20 +131,66 @@ class PiecewiseSession:
         return Session(piece, self._store, briefly=self._briefly)
 
     def _model(self, piece: _Piece, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-        whole = self._proto
-        model = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
-        model.graph.name = whole.graph.name
-        model.graph.node.extend(piece.nodes)
-        model.graph.initializer.extend(piece.constants)
-        inputs = {i.name: i for i in whole.graph.input}
-        for name, array in given.items():
-            if name in inputs:
-                model.graph.input.append(inputs[name])
-            else:  # its sizes may differ from sample to sample
-                dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-                model.graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, None))
-        model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in piece.outputs)
-        return model
+        return _part(self._proto, piece.nodes, piece.constants, piece.outputs, given)
+
+
+class Parts:
+    """Parts of a model, each as a model of its own.
+
+    Args:
+        proto: the model, its nodes in topological order, and its branches in their Ifs.
+
+    Attributes:
+        makers: index of the node that computes each value of the main graph.
+        nodes: of the main graph.
+    """
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.nodes = list(proto.graph.node)
+        self.makers = {v: i for i, n in enumerate(self.nodes) for v in n.output if v}
+        self._proto, self._constants = proto, {t.name: t for t in proto.graph.initializer}
+
+    def needed(self, values: Iterable[str], known: Container[str]) -> tuple[list[int], set[str]]:
+        """What computes ``values`` from ``known`` ones: indices of nodes, and all that they read from outside."""
+        found, reads, left = set[int](), set[str](), list(values)
+        while left:
+            value = left.pop()
+            index = None if value in known else self.makers.get(value)
+            if index is None:
+                reads.add(value)
+            elif index not in found:
+                found.add(index)
+                left += _names([self.nodes[index]])
+        return sorted(found), reads
+
+    def model(self, values: Sequence[str], known: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+        """The part that computes ``values`` from ``known`` ones: its inputs are those of them that it reads."""
+        indices, reads = self.needed(values, known)
+        constants = [t for v, t in self._constants.items() if v in reads and v not in known]
+        given = {v: known[v] for v in sorted(reads) if v in known}
+        return _part(self._proto, [self.nodes[i] for i in indices], constants, values, given)
+
+
+def _part(
+    whole: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    constants: Sequence[onnx.TensorProto],
+    outputs: Sequence[str],
+    given: Mapping[str, np.ndarray],
+) -> onnx.ModelProto:
+    model = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
+    model.graph.name = whole.graph.name
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(constants)
+    inputs = {i.name: i for i in whole.graph.input}
+    for name, array in given.items():
+        if name in inputs:
+            model.graph.input.append(inputs[name])
+        else:  # its sizes may differ from sample to sample
+            dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            model.graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, None))
+    model.graph.output.extend(onnx.ValueInfoProto(name=v) for v in outputs)
+    return model
 
 
 class _Piece:
