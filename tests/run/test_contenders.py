@@ -72,6 +72,17 @@ def test_where_contenders_fail_other_anchors_and_more_accurate_candidates_take_t
     assert keys(judged, math.inf, "fast", "middle", "other") is None
 
 
+@pytest.mark.parametrize(("kept", "found"), [(None, "quiet"), (False, "quiet"), (True, "other")])
+def test_where_an_evaluation_decides_an_anchor_needs_as_much_as_others_or_its_word(
+    kept: bool | None, found: str
+) -> None:
+    given, quiet, other = candidate("given", 1.0, 300.0), candidate("quiet", 1.2, 50.0), candidate("other", 1.4, 25.0)
+    anchor = replace(other, trial=replace(other.trial, proposal=replace(other.trial.proposal, anchor=True)))
+    chosen = fastest_of([given, anchor, quiet], 28.0, (), lambda c: kept if c is anchor else None)
+    assert chosen is not None
+    assert chosen.key == found
+
+
 def test_a_gain_over_float_is_shown_and_the_estimate_decides_between_two_that_have_one() -> None:
     def entry(key: str, ms: float, anchor: bool = False) -> Entry:
         found = candidate(key, 1.0, 30.0)

@@ -17,6 +17,7 @@ import pytest
 
 import inlay
 from inlay.cli import render
+from inlay.deadline import Deadline
 from inlay.errors import DataError, UsageError
 from inlay.measure.journal import Journal
 from inlay.quant.bound import EvaluationBound
@@ -25,6 +26,7 @@ from inlay.report.page import accuracy_words
 from inlay.run.evaluation.evaluator import ModelEvaluator, evaluator_of
 from inlay.run.evaluation.judging import EVALUATED_DB, EVALUATION, EvaluationJudge, ScoreFound, Verdict, evaluated_fall
 from inlay.run.evaluation.relation import Point, fitted
+from inlay.run.schedule import EVALUATING
 from inlay.testing import Builder
 from inlay.trial import Failed, noise_of
 from tests.support.runtime import run_plain
@@ -361,6 +363,38 @@ def test_a_score_whose_name_begins_like_another_has_a_relation_of_its_own(tmp_pa
     judge.recall("some")
     falls = {relation.name: [p.fall for p in relation.points] for relation, _ in judge.relations()}
     assert falls == {"top1": [pytest.approx(0.1)], "top1 accuracy": [0.0]}
+    journal.close()
+
+
+def test_time_for_evaluations_goes_by_the_latest_and_lasts_for_the_confirmation(tmp_path: Path) -> None:
+    """The first one of all may prepare what others find; what recipes take before the search is theirs no more."""
+    journal = Journal(tmp_path / "run.sqlite", {"version": "test"})
+    journal.record_fact(EVALUATION.of("given"), Evaluation({"top1": Score(0.9)}, seconds=12.0))
+    evaluator, now = evaluator_of(lambda path: {"top1": 0.7}), [0.0]
+    assert evaluator is not None
+    judge = EvaluationJudge(
+        evaluator=evaluator,
+        bound=EvaluationBound("mine"),
+        given=tmp_path,
+        place=tmp_path,
+        journal=journal,
+        budget_s=90.0,
+        clock=lambda: now[0],
+        seed=0,
+    )
+    end = Deadline(90.0, judge.clock)
+    assert judge.affords(end)
+    judge.asked.append(4.0)
+    assert judge.seconds == 4.0
+    assert judge.planned_s == 8.0, "one, and one for what takes its place"
+    judge.asked.append(12.0)
+    assert judge.affords(end) is (EVALUATING * 90.0 - 16.0 >= 24.0)
+    assert judge.planned_s >= judge.seconds, "one in any case"
+    now[0] = 85.0
+    assert not judge.affords(end)
+    assert judge.known("some") is None
+    journal.record_fact(EVALUATION.of("some"), Evaluation({"top1": Score(0.7)}))
+    assert judge.known("some") is False
     journal.close()
 
 

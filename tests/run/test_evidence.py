@@ -29,6 +29,7 @@ from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.evidence import Evidence, most_credible
 from inlay.run.confirm.verification import Verifier
 from inlay.run.evaluate import Candidate
+from inlay.run.evaluation.judging import ScoreFound, Verdict
 from inlay.run.result import Best
 from inlay.run.schedule import Effort
 from inlay.testing import Builder
@@ -278,6 +279,30 @@ def test_what_the_judged_samples_themselves_break_is_no_question_of_more_samples
     assert below.breaks
     assert str(below) == "the mean SQNR of 3 samples, judged one by one, is 19.3 dB, below the 20 dB required"
     assert below.rank < judged(20.5, 20.6, 20.7).rank, "what breaks nothing is nearer to the bound"
+
+
+def test_unseen_samples_that_are_noisier_than_an_evaluation_allows_speak_against_it() -> None:
+    """Where it told of no samples of its own: its data may be the very ones that ranges were chosen by."""
+    score = ScoreFound(name="mAP", value=0.96, of_float=1.0, fall=0.04, allowed=0.05, statement=None)
+    verdict = Verdict(evaluator="mine", scores=(score,), needs_db=21.0)
+    found = Evidence(Bound(), state([]), evaluated=verdict, searched_db=26.7, unseen_db=14.7)
+    assert not found.shows
+    assert not found.breaks
+    assert found.lacks_db == pytest.approx(6.3)
+    assert "unseen samples have 14.7 dB" in str(found)
+    assert "21.0 dB are needed" in str(found)
+    assert replace(found, unseen_db=22.0).shows
+    assert replace(found, unseen_db=None).shows
+    assert found.rank < replace(found, unseen_db=20.0).rank < replace(found, unseen_db=22.0).rank
+    by_samples = replace(score, statement=of_metric(0.005))
+    assert replace(found, evaluated=replace(verdict, scores=(by_samples,))).shows, "its own samples say more"
+
+
+def test_of_models_that_were_not_evaluated_the_less_noisy_one_is_nearer_to_the_bound() -> None:
+    late = Verdict(evaluator="mine", failure="no time", asked=False, needs_db=30.0)
+    loud, quiet = (Evidence(Bound(), state([]), evaluated=late, searched_db=db) for db in (25.0, 35.0))
+    broken = replace(loud, evaluated=Verdict(evaluator="mine", failure="it fails"))
+    assert broken.rank < loud.rank < quiet.rank
 
 
 def test_a_contender_that_its_samples_break_is_rejected() -> None:

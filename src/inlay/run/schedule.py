@@ -38,7 +38,7 @@ CONFIRMING_AGAIN = 0.25
 """The same in a run that goes on: what earlier sessions found is of no use if it is not confirmed."""
 CROSSING = 0.05
 """The winner judged on the samples that are not unseen; beyond, only what time is left."""
-EVALUATING = 0.25
+EVALUATING = 0.35
 """The user's own evaluation of models besides the given one, all of them together; one is evaluated in any case."""
 WRITING, WRITING_S = 0.03, 2.0
 """Writing the result of a small model and ending the process; so many seconds where time is ample."""

@@ -75,7 +75,12 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
     prepared, imported, config = model.prepared, model.imported, session.inputs.config
     joined = {name: kind(prepared, config) for name, kind in joined_strategies().items()}
     given = (*imported.placements, *(a for each in joined.values() for a in each.anchors(session.stage)))
-    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given, budget.spare, budget.hurries)
+
+    def outside(placement: Placement) -> bool:
+        return session.evaluation is not None and session.evaluation.known(placement.digest) is False
+
+    spare, hurries = budget.spare, budget.hurries
+    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given, spare, hurries, outside=outside)
     asked = _Asked(session, model, evaluator, feed, budget.time)
     surrogate = asked.surrogate(anchors, budget)
     guided = Guided(surrogate, np.random.default_rng([config.seed, _DRAWS_STREAM]))

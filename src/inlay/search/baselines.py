@@ -36,8 +36,9 @@ class Anchors(Scripted):
     they may well gain, and are anchors like the others. Of those that come last, larger blocks are first: where they
     are slower than the fastest model so far, so are smaller ones, whose kernels multiply by more scales.
 
-    Where there may be time for one anchor only (``hurries``), that is not float: in transformers what is quantized at
-    run time, which needs no ranges and keeps most bounds; elsewhere the first of the others.
+    Where there may be time for one anchor only (``hurries``), that is not float, which comes last then: in transformers
+    what is quantized at run time, which needs no ranges and keeps most bounds; elsewhere the first of the others that
+    is not known to be ``outside`` the bound.
 
     Attributes:
         trials: of the anchors so far, by name.
@@ -51,13 +52,15 @@ class Anchors(Scripted):
         imported: Sequence[tuple[str, Placement]] = (),
         spare: Callable[[], bool] = lambda: True,
         hurries: Callable[[], bool] = lambda: False,
+        *,
+        outside: Callable[[Placement], bool] = lambda _: False,
     ) -> None:
         super().__init__("anchors", self._propose)
         self.trials: dict[str, Trial] = {}
         late = not _few_rows(graph, units)
         weights = {form.name: form.weight for form in rules.forms if form.spare and late}
         self._late = {name: (weight.element, weight.block or math.inf) for name, weight in weights.items()}
-        self._spare, self._hurries = spare, hurries
+        self._spare, self._hurries, self._outside = spare, hurries, outside
         self._products = _mostly_products(graph, units)
         self._placements = anchor_placements(graph, units, rules, imported)
         if self._products:
@@ -75,7 +78,7 @@ class Anchors(Scripted):
     def _propose(self) -> Dialogue:
         if self._hurries():
             surest = self._surest
-            self._placements.sort(key=lambda each: each[0] != surest)
+            self._placements.sort(key=lambda each: (each[0] != surest, not each[1]))
         late = [(name, placement) for name, placement in self._placements if name in self._late]
         for name, placement in [each for each in self._placements if each not in late]:
             self.trials[name] = yield Proposal(placement, name, anchor=True)
@@ -90,6 +93,7 @@ class Anchors(Scripted):
         low = [(name, p) for name, p in self._placements if p and name not in self._late]
         if self._products:
             low.sort(key=lambda each: not any(qtype.dynamic for _, qtype in each[1]))
+        low.sort(key=lambda each: self._outside(each[1]))
         return low[0][0] if low else FLOAT
 
     def upcoming(self, count: int) -> Sequence[Placement]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,10 @@ TIE = 0.005
 """Relative difference in speed that the first round cannot resolve and no user would notice: accuracy decides."""
 _HOPELESS = 0.9  # speed-up: a contender this slow in the first round is not measured in the second
 _MATTERS = 1.002  # speed-up: an open case whose estimate is below is not worth a second look
+
+
+Known = Callable[[Candidate], bool | None]
+"""Whether a candidate kept the bound of the user's own evaluation; None where it was not evaluated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +83,16 @@ def contenders_of(
     return list(unique.values())[:most]
 
 
-def fastest_of(judged: Sequence[Candidate], least_db: float, left_out: Collection[str]) -> Candidate | None:
-    """The fastest quantized candidate that is an anchor or accurate enough, and gained in the search.
+def fastest_of(
+    judged: Sequence[Candidate], least_db: float, left_out: Collection[str], known: Known | None = None
+) -> Candidate | None:
+    """The fastest quantized candidate that is accurate enough, and gained in the search.
 
     Args:
         judged: every candidate, the given model first.
-        least_db: SQNR of the worst output on the selection samples that is enough. Anchors need only the bound: they
-            were not chosen among many by those samples, and quantize in other ways than what failed.
+        least_db: as in :func:`is_enough`.
         left_out: keys of candidates that do not count.
+        known: as there.
     """
     rest = [
         c
@@ -95,9 +101,24 @@ def fastest_of(judged: Sequence[Candidate], least_db: float, left_out: Collectio
         and c.placement
         and c.key not in left_out
         and c.speedup > 1.0
-        and (c.trial.proposal.anchor or _sqnr_db(c) >= least_db)
+        and is_enough(c, least_db, known)
     ]
     return max(rest, key=lambda c: c.speedup, default=None)
+
+
+def is_enough(candidate: Candidate, least_db: float, known: Known | None = None) -> bool:
+    """Whether a candidate is an anchor or accurate enough to take the place of one that failed.
+
+    Anchors need only the bound: they were not chosen among many by those samples, and quantize in other ways. Where the
+    user's own evaluation decides, that says nothing: there, only those that kept its bound need no more.
+
+    Args:
+        candidate: within the bound in the search.
+        least_db: SQNR of the worst output on the selection samples that is enough.
+        known: what that evaluation says; None where there is none.
+    """
+    kept = (candidate.trial.proposal.anchor or None) if known is None else known(candidate)
+    return _sqnr_db(candidate) >= least_db if kept is None else kept
 
 
 def most_promising(entries: Sequence[Entry], promises: Mapping[str, float], tie: float = TIE) -> list[Entry]:

@@ -253,7 +253,8 @@ def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> 
     found = crossfit.evaluated(found, delivered, confirmed.placement, confirmed.best.selection, until)
     if found is None:
         return confirmed
-    found = replace(found, varied_lacks_db=confirmed.lacks_db)
+    unseen = confirmed.best.verification
+    found = replace(found, varied_lacks_db=confirmed.lacks_db, unseen_db=None if unseen is None else unseen.sqnr_db)
     said = None if session.inputs.samples.kind == "random" else found.statement
     best = replace(confirmed.best, statement=said, metric_statement=found.metric, evaluation=found.evaluated)
     fails = found.evaluated is not None and found.evaluated.breaks

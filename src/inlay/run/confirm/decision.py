@@ -40,10 +40,12 @@ from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import (
     TIE,
     Entry,
+    Known,
     champion_of,
     contenders_of,
     fastest_of,
     gain,
+    is_enough,
     is_hopeless,
     most_promising,
     open_cases,
@@ -117,6 +119,12 @@ class Confirmation:
             return None
         feeds = self.session.save_feeds("verification", inputs.verification)
         return Unseen(inputs.verification, feeds, inputs.metric, self.given)
+
+    @property
+    def _evaluated(self) -> Known | None:
+        """What the user's own evaluation said of candidates already."""
+        evaluation = self.session.evaluation
+        return None if evaluation is None else lambda c: evaluation.known(c.trial.proposal.placement.digest)
 
     @property
     def original(self) -> Entry:
@@ -318,19 +326,22 @@ class Confirmation:
 
         def offered() -> Iterator[Entry]:
             yield chosen
-            yield from (e for e in others if verifier.keeps(e))
             found, left_out = verifier.evidence(chosen, until), {*tried, chosen.key}
             searched = chosen.candidate.trial.accuracy
-            for _ in range(_FALLBACKS if found is not None and searched is not None and found.lacks_db else 0):
-                assert found is not None
-                assert searched is not None
-                candidate = fastest_of(self.judged, searched.sqnr_db + found.lacks_db, left_out)
+            lacking = 0.0 if found is None or searched is None else found.lacks_db
+            least = lacking + (0.0 if searched is None else searched.sqnr_db)
+            known = self._evaluated if lacking else None  # what it would most likely reject, too, comes last
+            vain = [e for e in others if known is not None and not is_enough(e.candidate, least, known)]
+            yield from (e for e in others if e not in vain and verifier.keeps(e))
+            for _ in range(_FALLBACKS if lacking else 0):
+                candidate = fastest_of(self.judged, least, left_out, self._evaluated)
                 if candidate is None:
                     break
                 left_out.add(candidate.key)
                 entry = Entry(candidate, self.final(candidate))
                 if verifier.keeps(entry):
                     yield entry
+            yield from (e for e in vain if verifier.keeps(e))
 
         return most_credible(offered(), lambda e: verifier.evidence(e, until), _gains)
 
@@ -358,7 +369,7 @@ class Confirmation:
         left_out = set(tried)
         for _ in range(_FALLBACKS if verifier.rejected else 0):
             least = least_db(verifier.rejected, self.config.searched.min_sqnr_db)
-            candidate = fastest_of(self.judged, math.inf if least is None else least, left_out)
+            candidate = fastest_of(self.judged, math.inf if least is None else least, left_out, self._evaluated)
             if candidate is None:
                 break
             entry = Entry(candidate, self.final(candidate))

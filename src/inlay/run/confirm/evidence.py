@@ -33,11 +33,12 @@ class Evidence:
     searched_db: float = 0.0  # SQNR on the samples that the search looked at, which decides where nothing else is known
     # what the user's own evaluation says of the model; None where there is none, or it was not needed
     evaluated: Verdict | None = None
+    unseen_db: float | None = None  # SQNR on samples that neither calibration nor search has seen
 
     @property
     def shows(self) -> bool:
         """Whether the bound is stated for new samples; without a bound there is nothing to state."""
-        if self._varied_too_far or (self.evaluated is not None and not self.evaluated.shows):
+        if self._varied_too_far or self._noisier_db or (self.evaluated is not None and not self.evaluated.shows):
             return False
         by_sqnr = self.bound.min_sqnr_db is None or self.statement.keeps_bound is True
         return by_sqnr and (
@@ -56,7 +57,7 @@ class Evidence:
         limit, least = self.statement.limit_db, self.bound.min_sqnr_db
         lacking = 0.0 if limit is None or least is None else max(0.0, least - limit)
         by_evaluation = 0.0 if self.evaluated is None else self.evaluated.lacks_db(self.searched_db)
-        return max(lacking, by_evaluation, self.varied_lacks_db if self._varied_too_far else 0.0)
+        return max(lacking, by_evaluation, self._noisier_db, self.varied_lacks_db if self._varied_too_far else 0.0)
 
     @property
     def rank(self) -> tuple[bool, float, float, float]:
@@ -66,7 +67,7 @@ class Evidence:
         said = self.statement
         known = said.least_db if said.all_exact else said.limit_db
         limit = -math.inf if known is None else known
-        fall = 0.0 if self.evaluated is None else self.evaluated.fall
+        fall = 0.0 if self.evaluated is None else self.evaluated.expected_fall(self.searched_db, self._noisier_db)
         return (not self.breaks, -drop - fall, limit, self.searched_db)
 
     def __str__(self) -> str:
@@ -80,6 +81,11 @@ class Evidence:
             parts.append(self._of_metric)
         if self.evaluated is not None and not self.evaluated.shows:
             parts.append(self.evaluated.why)
+        if self._noisier_db and self.unseen_db is not None:
+            parts.append(
+                f"{self.evaluated} keeps its bound, but unseen samples have {self.unseen_db:.1f} dB, and by the models "
+                f"that were evaluated {self.unseen_db + self._noisier_db:.1f} dB are needed"
+            )
         if not parts:
             lost = f"{self.varied_lacks_db:.1f} dB too much on variations of them"
             judged = f"{counted(self.statement.samples, 'sample')} judged"
@@ -98,6 +104,18 @@ class Evidence:
         if self.evaluated is not None and self.evaluated.breaks:
             parts.append(self.evaluated.why)
         return "; ".join(parts)
+
+    @property
+    def _noisier_db(self) -> float:
+        """What unseen samples lack of what evaluated models say is needed, where the evaluation told of no samples.
+
+        Such an evaluation may rest on the very data that ranges and placements were chosen by, or on few.
+        """
+        evaluated = self.evaluated
+        if evaluated is None or self.unseen_db is None or evaluated.needs_db is None or not evaluated.shows:
+            return 0.0
+        by_samples = any(score.statement is not None for score in evaluated.scores)
+        return 0.0 if by_samples else max(0.0, evaluated.needs_db - self.unseen_db)
 
     @property
     def _varied_too_far(self) -> bool:

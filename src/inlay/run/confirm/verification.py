@@ -206,7 +206,9 @@ class Verifier:
                 searched = entry.candidate.trial.accuracy
                 lacking = self.lacks_db(entry) if found.statement.samples < FEW else 0.0
                 searched_db = 0.0 if searched is None else searched.sqnr_db
-                found = replace(found, varied_lacks_db=lacking, searched_db=searched_db)
+                unseen = self.accuracy(entry)
+                unseen_db = None if unseen is None else unseen.sqnr_db
+                found = replace(found, varied_lacks_db=lacking, searched_db=searched_db, unseen_db=unseen_db)
                 if found.breaks:
                     self._reject(entry, found)
             self._evidence[entry.key] = found

@@ -26,7 +26,7 @@ from inlay.run.evaluation.evaluator import ModelEvaluator
 from inlay.run.evaluation.relation import Point, Relation, fitted
 from inlay.run.schedule import EVALUATING
 from inlay.targets.base import Artifact
-from inlay.trial import Failed, counted
+from inlay.trial import Failed, counted, noise_of
 
 EVALUATED_DB = Fact("evaluated_db", float)
 """The SQNR of one model that was evaluated."""
@@ -35,12 +35,16 @@ EVALUATION: Fact[Evaluation] = Fact("evaluation", Evaluation.from_json, Evaluati
 STEERING_DB = Fact("steering_db", float)
 """The SQNR that the search asks for, where nothing but the user's evaluation is bounded."""
 _GIVEN, _AGAIN = "given", "given again"
-_TWICE = 0.1
+_TWICE = 0.05
 """Share of the budget that a second evaluation of the given model may take."""
 _LEAST_S, _TIMES = 30.0, 5.0
 """An evaluation is ended after so many seconds, and so many times what the longest one took."""
 _STEP_DB, _LEAST_STEP_DB = 3.0, 0.5
 """What the next model is to have beyond one that is outside the bound: half the noise; or less, where it is known."""
+_LATEST = 2
+"""Evaluations that say what the next one takes."""
+_WHILE_CONFIRMING = 2.0
+"""Evaluations that are planned for in the confirmation: of what is to be delivered, and of what takes its place."""
 _FIRST = 0.5
 """Share of what is left of the budget after which the first one is ended."""
 
@@ -103,9 +107,15 @@ class Verdict:
             return 0.0
         return _STEP_DB if self.needs_db is None else max(_LEAST_STEP_DB, self.needs_db - sqnr_db)
 
-    @property
-    def fall(self) -> float:
-        """The largest fall, as a share of what is allowed; infinite where nothing is known."""
+    def expected_fall(self, sqnr_db: float, more_db: float = 0.0) -> float:
+        """The largest fall, as a share of what is allowed; infinite where nothing is known.
+
+        By noise for a model of ``sqnr_db`` that it was not asked about, and where new samples need ``more_db`` dB.
+        """
+        if not self.asked and self.needs_db is not None:
+            return noise_of(sqnr_db - self.needs_db)
+        if more_db:
+            return noise_of(-more_db)
         if self.failure:
             return math.inf
         shares = [s.fall / max(s.allowed, 1e-12) for s in self.scores if s.allowed is not None]
@@ -193,13 +203,27 @@ class EvaluationJudge:
 
     @property
     def seconds(self) -> float:
-        """What one evaluation takes, at most, as far as is known."""
-        return max([self.of_given.seconds, *self.asked])
+        """What one evaluation takes, by the latest: the first one of all may also prepare what later ones find."""
+        again = self.journal.fact(EVALUATION.of(_AGAIN))
+        return max(self.asked[-_LATEST:] or [(again or self.of_given).seconds])
+
+    @property
+    def _left_s(self) -> float:
+        return EVALUATING * self.budget_s - sum(self.asked)
 
     @property
     def planned_s(self) -> float:
         """Seconds that are to be kept for evaluations while contenders are confirmed: at least one."""
-        return max(self.seconds, min(3.0 * self.seconds, EVALUATING * self.budget_s))
+        return max(self.seconds, min(_WHILE_CONFIRMING * self.seconds, self._left_s))
+
+    def affords(self, end: Deadline) -> bool:
+        """Whether one more may be evaluated until ``end``, before any is confirmed: the share lasts for one there."""
+        return 2.0 * self.seconds <= self._left_s and end.fits(self.seconds)
+
+    def known(self, name: str) -> bool | None:
+        """Whether a model kept the bound when it was evaluated; None where it was not. Nothing is evaluated."""
+        found = self.journal.fact(EVALUATION.of(name))
+        return None if found is None else not any(self._score(each, found).broken for each in self.allowed)
 
     def verdict(self, model: Artifact, name: str, sqnr_db: float, until: Deadline) -> Verdict:
         """What the evaluation says of a model.
@@ -212,10 +236,9 @@ class EvaluationJudge:
         """
         who, known = self.evaluator.name, self.journal.fact(EVALUATION.of(name))
         if known is None:
-            spent = sum(self.asked)
-            if not until.fits(self.seconds) or (self.asked and spent + self.seconds > EVALUATING * self.budget_s):
+            if not until.fits(self.seconds) or (self.asked and self.seconds > self._left_s):
                 late = f"there was no time left for --evaluate {who}: give a larger --budget"
-                return Verdict(evaluator=who, failure=late, asked=False)
+                return Verdict(evaluator=who, failure=late, asked=False, needs_db=self.needs_db())
             found = self._run(model.path, min(until.left, max(_LEAST_S, _TIMES * self.seconds)))
             self.asked.append(found.seconds if isinstance(found, Evaluation) else self.seconds)
             missing = [] if isinstance(found, Failed) else [a.name for a in self.allowed if a.name not in found.scores]
