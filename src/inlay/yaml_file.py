@@ -16,10 +16,8 @@ from inlay.files import read_bytes
 
 _MOST_BYTES = 16 << 20
 """The reader takes about a second for 100 kB, so this takes minutes; a cache of a thousand patterns has 2 MB."""
-_MOST_NODES = 4_000_000
-"""A file of that size without aliases has fewer."""
-_DEEPEST = 50
-"""The files that are read here nest six levels."""
+_MOST_NODES = 4_000_000  # A file of that size without aliases has fewer
+_DEEPEST = 50  # the files that are read here nest six levels
 
 
 def read_yaml(path: Path, error: type[InlayError] = UsageError, prefix: str = "") -> object:

@@ -44,8 +44,7 @@ from inlay.targets.base import Capabilities
 from inlay.trial import Accuracy
 from inlay.types import Placement
 
-_RANDOM_SAMPLES = 8
-"""Random samples where none are given: ranges of random inputs mean little, whatever their number."""
+_RANDOM_SAMPLES = 8  # random samples where none are given: ranges of random inputs mean little, whatever their number
 
 Source = str | Path | onnx.ModelProto | ir.Model
 SampleSource = str | Path | Iterable[Mapping[str, np.ndarray]]

@@ -25,12 +25,10 @@ from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Failed, Stage
 from inlay.types import Placement
 
-Question = tuple[QParamsTable, Placement]
-"""A table, and the placement that is quantized with it."""
+Question = tuple[QParamsTable, Placement]  # A table, and the placement that is quantized with it
 Outcomes = Iterator["Future[list[dict[str, np.ndarray]]]"]
 """For each question in turn the outputs for every sample, or the TargetError that it ended with."""
-Run = Callable[[Iterable[Question]], Outcomes]
-"""Runs quantized models on each scoring sample."""
+Run = Callable[[Iterable[Question]], Outcomes]  # runs quantized models on each scoring sample
 Score = Callable[[Iterable[Question]], Iterator[float | Failed]]
 """SQNR in dB of the worst output for each question in turn, or where it failed; a table is made when its turn comes."""
 

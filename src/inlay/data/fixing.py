@@ -12,8 +12,7 @@ from inlay.data.fixed import shown
 from inlay.data.samples import InputSpec
 from inlay.errors import UsageError
 
-_MOST = 4096
-"""Numbers of a fixed input: it stands for a mode, a rate, a position, not for data."""
+_MOST = 4096  # numbers of a fixed input: it stands for a mode, a rate, a position, not for data
 
 FixedValues = Sequence[str] | Mapping[str, Any]
 """As ``name=value`` or ``name=value,value,…``, or as a mapping from names to numbers and arrays."""

@@ -28,14 +28,11 @@ _FORMATS = {
     ".tiff": "TIFF", ".webp": "WEBP",
 }  # fmt: skip
 """Pillow's names of formats, by suffix."""
-_MOST_PIXELS = 64_000_000
-"""Of one image: some 0.25 GB once decoded. Cameras make up to that; bombs declare billions."""
+_MOST_PIXELS = 64_000_000  # of one image: some 0.25 GB once decoded. Cameras make up to that; bombs declare billions.
 _MOST_BYTES = 4 << 30
 """Of all images as arrays, which are in memory together. A run uses some four thousand samples at most."""
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-"""Pillow's modes by the number of channels."""
-_LONGEST = 8
-"""Times that an image is longer than it is wide, at most, unless the layout is given."""
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # pillow's modes by the number of channels
+_LONGEST = 8  # times that an image is longer than it is wide, at most, unless the layout is given
 _LAYOUTS = ("NCHW", "NHWC")
 _ORDERS = ("rgb", "bgr")
 _FITS = ("stretch", "crop", "pad")

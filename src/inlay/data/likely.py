@@ -21,8 +21,7 @@ MAX_RANDOM_BYTES = 1 << 28
 """Bytes of one random input at most. A model can ask for any size, and each 100 MB take about half a second to draw;
 real inputs are smaller."""
 
-RATE = 16_000
-"""Samples a second: what most models of speech take."""
+RATE = 16_000  # samples a second: what most models of speech take
 _RATE = re.compile(r"(sr|(sampling|sample)_?rate)$", re.IGNORECASE)
 _LENGTHS = re.compile(r"(^|[_.])(len|lens|length|lengths)$", re.IGNORECASE)
 _SOUND = re.compile(r"audio|wave|wav|speech|pcm|signal", re.IGNORECASE)

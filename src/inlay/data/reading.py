@@ -21,8 +21,7 @@ from inlay.data.tokens import read_token_lines
 from inlay.errors import DataError, InlayError, UsageError
 
 _FORMS = ("*.npz", "*.npy", "test_data_set_*/input_*.pb")
-_MOST_SAMPLES = 1_000_000
-"""A run uses some thousands; a million rows as arrays of their own take about 0.2 GB."""
+_MOST_SAMPLES = 1_000_000  # A run uses some thousands; a million rows as arrays of their own take about 0.2 GB
 Find = Callable[[str, str, Callable[[Any], Any]], Callable[..., Any]]
 """Finds a user's function: by ``module:function`` and the option that names it, with what turns its result into
 arrays of Inlay's."""

@@ -19,8 +19,7 @@ from inlay.data.samples import Feed, InputSpec
 from inlay.errors import DataError
 from inlay.files import opened
 
-_MOST_LINES = 1_000_000
-"""As many samples as other files may hold."""
+_MOST_LINES = 1_000_000  # as many samples as other files may hold
 
 _FOLLOWING: Mapping[str, Callable[[int, int], np.ndarray]] = {
     "attention_mask": lambda used, whole: np.arange(whole) < used,

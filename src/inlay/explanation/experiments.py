@@ -24,8 +24,7 @@ from inlay.quant.site import Site
 from inlay.space.rules import Rules
 from inlay.targets.preconditions import Precondition
 
-Mends = Mapping[str, Sequence[Fault]]
-"""What to mend, by operator."""
+Mends = Mapping[str, Sequence[Fault]]  # what to mend, by operator
 
 
 class Laboratory:

@@ -12,8 +12,7 @@ from inlay.explanation.explanation import Waste, WasteKind
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 
 _PAIRS = (QUANTIZE, DEQUANTIZE, DYNAMIC_QUANTIZE)
-_SIZES_ONLY = ("Shape", "Size")
-"""Operators that read the sizes of a value, whose numbers may be of any type."""
+_SIZES_ONLY = ("Shape", "Size")  # operators that read the sizes of a value, whose numbers may be of any type
 
 
 def wasted(graph: ir.Graph, found: Executed) -> tuple[Waste, ...]:

@@ -12,12 +12,10 @@ import sqlite3
 from collections.abc import Collection
 from pathlib import Path
 
-_STRIDE = 10_000
-"""Steps of SQLite's machine between two looks at how many a statement has taken."""
+_STRIDE = 10_000  # steps of SQLite's machine between two looks at how many a statement has taken
 _MOST_STEPS = 20_000_000
 """Of one statement: two million rows, or about a second. A damaged file may seem to hold more rows than bytes."""
-_DEEPEST = 100
-"""Levels of an expression: those that are run here have two."""
+_DEEPEST = 100  # levels of an expression: those that are run here have two
 _EVERY = "SELECT type, name, tbl_name, sql FROM sqlite_master"
 
 Objects = frozenset[tuple[str, str, str, str]]

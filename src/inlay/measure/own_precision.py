@@ -17,10 +17,8 @@ from inlay.measure.panel import time_in_turn
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Interval
 
-FASTER = 1.03
-"""Of the two, float32 has to be: on many processors they are the same."""
-BLOCKS = 8
-"""Of each look. Six are the fewest that give an interval of 95 %."""
+FASTER = 1.03  # of the two, float32 has to be: on many processors they are the same
+BLOCKS = 8  # of each look. Six are the fewest that give an interval of 95 %.
 _MODEL, _OWN, _EXACT = "given", "own", "exact"
 
 

@@ -16,8 +16,7 @@ from inlay.measure.paired import Series, Timing, joined, read_again, speedup
 from inlay.targets.base import Artifact
 from inlay.trial import Interval
 
-Rows = Mapping[str, Artifact]
-"""Files by row of the table, the given model first."""
+Rows = Mapping[str, Artifact]  # files by row of the table, the given model first
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ _MOVING = frozenset(
     {"Cast", "Concat", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad"}
     | {"Reshape", "Resize", "ScatterND", "Slice", "Split", "Squeeze", "TopK", "Transpose", "Unsqueeze", "Upsample"}
 )
-_AFFINE = frozenset({"Add", "Div", "Mul", "Sub"})
-"""A bias, or the scale of what is decoded, where one side is constant."""
+_AFFINE = frozenset({"Add", "Div", "Mul", "Sub"})  # A bias, or the scale of what is decoded, where one side is constant
 _MOST_NODES = 4096  # behind one output: heads are far smaller
 
 

@@ -9,11 +9,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Hears = Callable[[str], None]
-"""Is told what is being done now; with an empty text, that it still is."""
-
-WAITING_S = 1.0
-"""Seconds of waiting after which whoever listens is told that the work goes on."""
+Hears = Callable[[str], None]  # is told what is being done now; with an empty text, that it still is
+WAITING_S = 1.0  # seconds of waiting after which whoever listens is told that the work goes on
 
 
 def _nobody(text: str) -> None:

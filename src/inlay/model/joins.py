@@ -24,8 +24,7 @@ from inlay.errors import TargetError
 from inlay.model.ends import ends_of
 from inlay.model.onnx_library import inferred_shapes
 
-APART = 30.0
-"""30 dB: what is that much smaller than the rest has no accuracy left in one scale of 8 bits."""
+APART = 30.0  # 30 dB: what is that much smaller than the rest has no accuracy left in one scale of 8 bits
 _LEAST_SHARE = 1 / 8  # of all, that the small ones are: fewer are dead or happen to be small
 _ROUNDING = 1e-5  # of the largest: smaller ones are rounding, as far as anybody can tell
 _MOST_GROUPS = 4096  # along an axis
@@ -55,10 +54,8 @@ _HIDDEN = frozenset({"ConcatFromSequence", "If", "Loop", "Scan", "SequenceAt", "
 }
 """They may put together what is of several kinds, and do not say so by how they are written."""
 
-Labels = np.ndarray
-"""For each element of a value the number of the joined value that it comes from."""
-Tails = Mapping[str, Sequence[ir.Node]]
-"""By output, the operators between what joins and it, in topological order."""
+Labels = np.ndarray  # for each element of a value the number of the joined value that it comes from
+Tails = Mapping[str, Sequence[ir.Node]]  # by output, the operators between what joins and it, in topological order
 
 
 def joins_of(model: ir.Model, feed: Mapping[str, np.ndarray]) -> Joins:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SOURCE, SINK = 0, 1
-"""The first two nodes of every network."""
+SOURCE, SINK = 0, 1  # the first two nodes of every network
 _MAX_CAPACITY = 1 << 30  # scipy's flows are 32-bit integers
 
 

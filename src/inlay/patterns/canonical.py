@@ -37,11 +37,8 @@ _LOOKAHEAD = 4096
 _INDIVIDUALIZED = 0x5851F42D4C957F2D
 _ALONG, _AGAINST, _TRACE = 1, 2, 3
 
-Neighbours = list[list[tuple[int, int]]]
-"""For each vertex its neighbours with the labels of the edges to them."""
-
-Cells = dict[int, list[int]]
-"""The vertices of each colour that more than one vertex has."""
+Neighbours = list[list[tuple[int, int]]]  # for each vertex its neighbours with the labels of the edges to them
+Cells = dict[int, list[int]]  # the vertices of each colour that more than one vertex has
 
 
 def hash_combine(seed: int, number: int) -> int:

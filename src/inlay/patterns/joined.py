@@ -27,15 +27,11 @@ from inlay.types import Placement, PortRewrite
 
 PATTERN_CACHE = "pattern-cache"
 """Name of the anchor in which every pattern has the best scheme that the given cache knows of it."""
-LEFT = "pattern_cache.yaml"
-"""Name of the cache in the folder of a run."""
-
-_EVOLUTION_STREAM = 3
-"""Tells the random stream of evolution from others of the same seed."""
+LEFT = "pattern_cache.yaml"  # name of the cache in the folder of a run
+_EVOLUTION_STREAM = 3  # tells the random stream of evolution from others of the same seed
 _MOST_LEARNED = 32
 """Placements of a run, the fastest first, whose schemes are kept: as many as a cache by default holds of a pattern."""
-_MOST_WORK = 1_000_000
-"""Nodes times placements that are expressed as schemes: a second or two."""
+_MOST_WORK = 1_000_000  # nodes times placements that are expressed as schemes: a second or two
 
 
 class RunPatterns:

@@ -18,11 +18,8 @@ _FLIP, _MUTATE, _CROSS = 0.55, 0.77, 0.87
 
 Single flips of the incumbent have the largest share, since most points pay independently of one another."""
 
-_LEAST_GROUP_SHARE = 0.05
-"""Least share of Concat group moves in a pattern with groups, so that they never die out."""
-
-_FAR_TRIES = 8
-"""Uniform samples from which one that is far from all known schemes is taken."""
+_LEAST_GROUP_SHARE = 0.05  # least share of Concat group moves in a pattern with groups, so that they never die out
+_FAR_TRIES = 8  # uniform samples from which one that is far from all known schemes is taken
 
 GROUP_MOVE = "Concat group"
 

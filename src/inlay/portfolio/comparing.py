@@ -35,12 +35,9 @@ from inlay.trial import Accuracy, shown_sqnr
 
 SCREENED: Fact[dict[str, float | str]] = Fact("screened", dict)
 """Nanoseconds of the given model on each target in the first readings, or why that is not tuned for."""
-_FLOAT32 = ""
-"""In place of a target's label: the numeric reference."""
-Files = Mapping[str, Mapping[str, Artifact]]
-"""Files by target and row; the first of each target is the given model."""
-_Workers = Mapping[str, Worker]
-"""The process of each target, by label."""
+_FLOAT32 = ""  # in place of a target's label: the numeric reference
+Files = Mapping[str, Mapping[str, Artifact]]  # files by target and row; the first of each target is the given model
+_Workers = Mapping[str, Worker]  # the process of each target, by label
 _Judged = Mapping[tuple[str, str], Accuracy | str]
 """Accuracy of each file on each target by row and label, or why it does not run there."""
 

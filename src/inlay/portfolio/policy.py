@@ -7,8 +7,7 @@ from __future__ import annotations
 MOST_GAIN = 4.0
 """Times that quantizing may speed a model up: 8 bits are a quarter of the bytes of float32, and integer units multiply
 four times as many of them in one instruction. A target that is slower than another by more cannot become the faster."""
-COMPARING_SHARE = 0.3
-"""Of the time behind the first readings, kept for measuring files of all targets on all targets."""
+COMPARING_SHARE = 0.3  # of the time behind the first readings, kept for measuring files of all targets on all targets
 WRITING_SHARE, JUDGING_SHARE = 0.25, 0.35
 """Of the time that is left for comparing, after which no further candidate is written, and no further one judged."""
 SCREEN_BLOCKS, SCREEN_SHARE = 10, 0.08
@@ -21,24 +20,20 @@ CANDIDATES = 6
 """Files of each target that are tried as the single file: its delivered one, and the fastest of its front."""
 SAMPLES = 16
 """Most samples without labels, of each part, that files are judged on here, where each is judged on every target."""
-WRITING_S = 2.0
-"""Seconds, kept for writing the result and ending the process."""
+WRITING_S = 2.0  # seconds, kept for writing the result and ending the process
 
 # --- several models of one program
 
 LEAST_SHARE = 0.005
 """Of the program's time; a model that takes less is delivered as it was given: it could gain that much at most."""
-MEASURING_SHARE = 0.1
-"""Of the budget, kept for measuring the whole program's models in fresh processes."""
+MEASURING_SHARE = 0.1  # of the budget, kept for measuring the whole program's models in fresh processes
 
 # --- many models, many targets
 
 FIRST_SLICE_S = 60.0
 """Seconds of a run's first slice, at most: enough to judge the anchors of a model of tens of milliseconds."""
-FIRST_SHARE = 0.5
-"""Of the budget, what the first slices take together, at most: the rest goes where they show gains."""
-LEAST_FIRST_S = 10.0
-"""Seconds below which a first slice finds nothing; a model that needs more says so."""
+FIRST_SHARE = 0.5  # of the budget, what the first slices take together, at most: the rest goes where they show gains
+LEAST_FIRST_S = 10.0  # seconds below which a first slice finds nothing; a model that needs more says so
 LEAST_SLICE_S = 20.0
 """Seconds below which a later slice is not worth its fixed costs: reading the model, a process, the confirmation."""
 GROWTH = 3.0

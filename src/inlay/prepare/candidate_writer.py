@@ -28,8 +28,7 @@ def recipe_for(prepared: PreparedModel, placement: Placement) -> Recipe:
     return recipe_of(placement, prepared.graph, prepared.units, prepared.rules, per_tensor)
 
 
-PLACED = "inlay.placement"
-"""Metadata of a model whose Q/DQ nodes were placed here: the digest of its placement."""
+PLACED = "inlay.placement"  # metadata of a model whose Q/DQ nodes were placed here: the digest of its placement
 
 
 def metadata(target: str, placement: Placement, calibration: str) -> dict[str, str]:

@@ -160,5 +160,4 @@ _CHANNELS: dict[str, Callable[[onnx.NodeProto, list[int]], tuple[int, int]]] = {
 _LEAST_RANK = {"Conv": 3, "ConvTranspose": 3, "Gemm": 2, "MatMul": 1}
 """Of a weight: a model may hold operators that no runtime takes, which stay as they are."""
 
-OPERATORS = frozenset(_CHANNELS)
-"""Those whose float weights are quantized."""
+OPERATORS = frozenset(_CHANNELS)  # those whose float weights are quantized

@@ -22,8 +22,7 @@ _WITHIN = frozenset(
     | {"Transpose", "Unsqueeze"}
 )
 """Results are elements of the first input, means of them, or zero."""
-_AMONG = frozenset({"Concat", "Max", "Mean", "Min"})
-"""The same of all inputs."""
+_AMONG = frozenset({"Concat", "Max", "Mean", "Min"})  # the same of all inputs
 
 
 def limits_of(graph: Graph) -> Mapping[str, Range]:

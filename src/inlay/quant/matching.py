@@ -29,14 +29,9 @@ FARTHEST = 0.5
 """Relative L2 distance above which constants cannot be two forms of one: rounding to 4 bits makes about 0.1; two layers
 that have nothing in common differ by about 1.4."""
 
-SURELY_ONE = 0.1
-"""Relative L2 distance below which weights are two forms of one, where no other weight is as near."""
-
-WEIGHT_ELEMENTS = 64
-"""Elements from which on a constant tells nodes apart: smaller ones are often equal by chance."""
-
-COMPARED_ELEMENTS = 1 << 16
-"""Elements of a constant that are compared at most: evenly spread ones of a larger one."""
+SURELY_ONE = 0.1  # relative L2 distance below which weights are two forms of one, where no other weight is as near
+WEIGHT_ELEMENTS = 64  # elements from which on a constant tells nodes apart: smaller ones are often equal by chance
+COMPARED_ELEMENTS = 1 << 16  # elements of a constant that are compared at most: evenly spread ones of a larger one
 
 
 def match_nodes(source: Graph, target: Graph) -> dict[str, str]:

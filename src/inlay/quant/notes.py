@@ -30,8 +30,7 @@ inputs a placement named rewrites."""
 Inverse = tuple[tuple[str, Any], ...]
 """Steps by which an array is had back from its rearranged form, by name, each with its argument."""
 
-TRANSPOSED: Inverse = (("transpose", None),)
-"""Of a transposed array."""
+TRANSPOSED: Inverse = (("transpose", None),)  # of a transposed array
 
 _MOST_BYTES = 1 << 28  # of what is noted, unpacked: a file may say anything
 

@@ -16,11 +16,9 @@ from typing import Literal, get_args
 import numpy as np
 
 Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9", "headroom", "stress"]
-STRESS: Method = "stress"
-"""The extremes of the samples and of their variations; only where there are some."""
+STRESS: Method = "stress"  # the extremes of the samples and of their variations; only where there are some
 ALL_METHODS: tuple[Method, ...] = get_args(Method)
-METHODS: tuple[Method, ...] = tuple(m for m in ALL_METHODS if m != STRESS)
-"""Those that samples suffice for."""
+METHODS: tuple[Method, ...] = tuple(m for m in ALL_METHODS if m != STRESS)  # those that samples suffice for
 
 BINS = 4096  # over the whole symmetric range; a multiple of four, so that doubling merges bins exactly
 PERCENTILE = 99.99  # percent of the elements inside the range, for the method of that name
@@ -41,8 +39,7 @@ class Range:
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
-UNLIMITED = Range(-np.inf, np.inf)
-"""Of a value that may have any size."""
+UNLIMITED = Range(-np.inf, np.inf)  # of a value that may have any size
 
 
 class Histogram:

@@ -21,8 +21,7 @@ from typing import ClassVar, Generic, TypeVar
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import QDQGraph
 
-Form = TypeVar("Form")
-"""What one operator becomes: whatever ``apply`` needs to know of it."""
+Form = TypeVar("Form")  # what one operator becomes: whatever `apply` needs to know of it
 
 
 class Rewrite(ABC, Generic[Form]):

@@ -23,8 +23,7 @@ from inlay.types import QParams, QType
 
 _MAY_BE_NEGATIVE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "BatchNormalization"})
 
-Form = Literal["Relu", "Clip"]
-"""What a saturation is in the float model."""
+Form = Literal["Relu", "Clip"]  # what a saturation is in the float model
 
 
 @dataclass(frozen=True)

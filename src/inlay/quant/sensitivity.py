@@ -29,11 +29,8 @@ _RANKING_SHARE = 0.4  # of the time, for ranking the samples by noise: two runs 
 _PLACEMENT_SHARE = 0.05  # of the time, for one question on all samples
 _NEGLIGIBLE = 1e-3  # of the noise of the noisiest group: a group below is not split
 
-Powers = tuple[float, ...]
-"""Noise power over signal power at each float output of the graph."""
-
-Ask = Callable[[Iterable[Placement]], Iterator[Powers]]
-"""Noise of placements in turn."""
+Powers = tuple[float, ...]  # noise power over signal power at each float output of the graph
+Ask = Callable[[Iterable[Placement]], Iterator[Powers]]  # noise of placements in turn
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,7 @@ class Sensitivity:
         return cls(kinds.pop(VALUE), kinds.pop(UNIT), kinds)
 
 
-VALUE, UNIT = "value", "unit"
-"""Kinds of sources besides forms."""
+VALUE, UNIT = "value", "unit"  # kinds of sources besides forms
 
 
 @dataclass(frozen=True)

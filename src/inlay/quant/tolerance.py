@@ -47,12 +47,9 @@ from inlay.trial import counted
 Assumption = Literal["distribution-free", "normal", "none"]
 """What a limit takes for granted beside independent samples; ``none``: there is no limit."""
 
-SHARE = 0.9
-"""Of new samples that keep a limit: the rarest tenth asks for more samples than most users have."""
-CONFIDENCE = 0.95
-"""As for every interval that is reported."""
-MAX_DB = 120.0
-"""SQNR above which differences are those of float rounding, and no spread."""
+SHARE = 0.9  # of new samples that keep a limit: the rarest tenth asks for more samples than most users have
+CONFIDENCE = 0.95  # as for every interval that is reported
+MAX_DB = 120.0  # SQNR above which differences are those of float rounding, and no spread
 USUAL_SPREAD_DB, USUAL_WEIGHT = 2.0, 1.0
 """Standard deviation between samples that a model has before any is judged, and degrees of freedom that this is worth.
 Both are such that the logarithms of the spreads of 13 trained models have the prior's mean and variance (Smyth 2004):
@@ -66,8 +63,7 @@ that of those of the same models whose two sources differ most (0.43, 0.39, 0.34
 FEW = 8
 """Judged samples below which how much they differ cannot be estimated from themselves, and of which all may be of one
 source: who gives more is taken to give others."""
-_MOST_NEEDED = 100_000
-"""Samples beyond which a number that would be needed helps nobody."""
+_MOST_NEEDED = 100_000  # samples beyond which a number that would be needed helps nobody
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from inlay.quant.parts import Part, Parts
 from inlay.quant.qparams import activation_params, dequantize, quantize
 from inlay.types import QType
 
-_ENOUGH_DB = 20.0
-"""As much as is asked for by default."""
+_ENOUGH_DB = 20.0  # as much as is asked for by default
 _LEAST_GAIN_DB = 6.0
 """A scale of its own must give a part that much more: what is small everywhere has little accuracy anyway."""
 

@@ -20,10 +20,8 @@ from inlay.types import Port, QParams, QType
 
 T = TypeVar("T")
 
-LEAST_SCALE = float(np.float32(2.0**-100))
-"""Scales, and products of two of them, stay normal float32 values."""
-BIAS_LIMIT = float(1 << 30)
-"""Leaves a factor of two before a bias overflows int32."""
+LEAST_SCALE = float(np.float32(2.0**-100))  # scales, and products of two of them, stay normal float32 values
+BIAS_LIMIT = float(1 << 30)  # leaves a factor of two before a bias overflows int32
 
 _SLICE = 1 << 16  # elements that are looked at together
 _CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8)

@@ -17,8 +17,7 @@ from inlay.errors import TargetError, UsageError
 from inlay.model.libraries import silence
 from inlay.ray import policy
 
-LOCAL = "local"
-"""In place of an address: a cluster of this machine alone, which ends with the command."""
+LOCAL = "local"  # in place of an address: a cluster of this machine alone, which ends with the command
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody

@@ -18,8 +18,7 @@ from inlay.report.folder import FinishedRun
 from inlay.report.kernels import NONE, UnitRow, prices
 from inlay.run.outcome.evidence import Evidence
 
-_SWEEPS = 6
-"""Times that all layers are ordered by their neighbors, down and up in turn: more change little."""
+_SWEEPS = 6  # times that all layers are ordered by their neighbors, down and up in turn: more change little
 _LONGEST = 12
 """Layers that an edge may span to keep a lane of its own: a mask that every block reads would push all nodes apart."""
 

@@ -23,8 +23,7 @@ from inlay.trial import Failed, Measured
 
 _QUANT_TYPES = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}
 """Names of integer types in ONNX Runtime's quantizer, by numpy's."""
-_METADATA_IR = 10
-"""IR version of ONNX from which on nodes may carry metadata, which Netron shows."""
+_METADATA_IR = 10  # IR version of ONNX from which on nodes may carry metadata, which Netron shows
 
 
 def export(folder: Path, form: str, to: Path | None) -> Path:

@@ -72,8 +72,7 @@ def interval_of(figures: Mapping[str, Any]) -> Interval:
     )
 
 
-_LARGEST_TEXT = 16 << 20
-"""Bytes of a recipe that is shown."""
+_LARGEST_TEXT = 16 << 20  # bytes of a recipe that is shown
 
 
 def read_run(folder: Path) -> FinishedRun:

@@ -25,10 +25,8 @@ from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import LITTLE, SHOWN_AS_EXACT_DB, shown_latency, shown_ratio, shown_sqnr
 
-REPORT = "report.html"
-"""Name of the page in a run's folder."""
-_WORST = 5
-"""Samples that are named for being the least accurate."""
+REPORT = "report.html"  # name of the page in a run's folder
+_WORST = 5  # samples that are named for being the least accurate
 
 
 def write_report(folder: Path) -> Path:

@@ -62,8 +62,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 24.0, 16.0, 44.0
 _MOST_SPAN = 1.5
 """Intervals of few blocks are wide or open: an axis goes this factor beyond the extreme values, and bars that
 go on end there in an arrow."""
-_BAND = (0.05, 0.95)
-"""Quantiles of the given model's own readings that make the noise band."""
+_BAND = (0.05, 0.95)  # quantiles of the given model's own readings that make the noise band
 
 
 @dataclass(frozen=True, kw_only=True)

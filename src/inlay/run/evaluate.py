@@ -24,12 +24,9 @@ from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Accuracy, Failed, Infeasible, Measured, Outcome, Proposal, Stage, Trial, shown_ratio
 from inlay.types import Placement
 
-_PROFILE_NS = 300e6
-"""Nanoseconds of inference that a profile should cover."""
-_PROFILE_REPEATS = (8, 60)
-"""Fewest and most inferences of a profile, however slow or fast the model is."""
-_LEAST_PROFILE = 3
-"""Fewest inferences where the time is short: the median of fewer tells nothing."""
+_PROFILE_NS = 300e6  # nanoseconds of inference that a profile should cover
+_PROFILE_REPEATS = (8, 60)  # fewest and most inferences of a profile, however slow or fast the model is
+_LEAST_PROFILE = 3  # fewest inferences where the time is short: the median of fewer tells nothing
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from inlay.data.fixed import shown
 from inlay.model.load import ModelFile
 from inlay.model.passes.branches import deciding_inputs
 
-_MOST = 8
-"""Numbers of an input that is suggested to be fixed."""
+_MOST = 8  # numbers of an input that is suggested to be fixed
 
 
 def limit_notes(file: ModelFile, frozen: str) -> Iterator[str]:

@@ -22,8 +22,7 @@ from inlay.run.facts import NOISE, PROBE_BUDGET, SENSITIVITY
 from inlay.run.schedule import PROBING_LATE
 from inlay.types import Placement
 
-_LEAST_INFERENCES = 40
-"""Of a probe model, which is slower than the given one, for the fewest questions."""
+_LEAST_INFERENCES = 40  # of a probe model, which is slower than the given one, for the fewest questions
 _MAX_BUILD_SHARE = 0.5  # of those seconds, that building the probe model is counted with: the rest is for probing
 
 

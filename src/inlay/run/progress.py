@@ -28,8 +28,7 @@ class SearchStep:
     left_s: float  # seconds that the search may still take; infinite without a limit
 
 
-QUIET_S = 10.0
-"""Seconds without a line in a log after which the next thing that is done is told."""
+QUIET_S = 10.0  # seconds without a line in a log after which the next thing that is done is told
 
 
 def _no_limit() -> float:

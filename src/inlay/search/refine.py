@@ -18,8 +18,7 @@ from inlay.space.units import Unit
 from inlay.trial import Proposal, Trial, noise_of
 from inlay.types import Placement
 
-Label = Callable[[frozenset[str]], Placement]
-"""The placement in which the named units run in low precision."""
+Label = Callable[[frozenset[str]], Placement]  # the placement in which the named units run in low precision
 
 _MAX_FLOAT_SHARE = 0.5  # share of the units: with more of them in float, little of an anchor's speed is left to repair
 _MIN_SEGMENT_SHARE = (

@@ -14,8 +14,7 @@ import numpy as np
 from inlay.model.graph import Graph, Node
 from inlay.types import GRAPH_OUTPUT
 
-MASKING = -80.0
-"""A constant that masks, added or put in place of scores, is this or less: ``exp`` of it leaves nothing."""
+MASKING = -80.0  # A constant that masks, added or put in place of scores, is this or less: `exp` of it leaves nothing
 MASKED = -1000.0
 """Where a computed value was masked, it holds this or less, and ``_APART`` times as far from zero as the rest."""
 _APART = 10.0

@@ -14,8 +14,7 @@ from inlay.space.rules import Rules
 from inlay.space.units import Unit, placement_from_labels, static_sites
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QType
 
-DEFAULT = "the target's usual"
-"""Stands for the deciding rule where none matches."""
+DEFAULT = "the target's usual"  # stands for the deciding rule where none matches
 
 
 @dataclass(frozen=True)

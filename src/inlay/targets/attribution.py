@@ -9,8 +9,7 @@ import onnx
 
 from inlay.targets.base import QDQ_KINDS, KernelKind, KernelTime
 
-_JOINED = re.compile(r"\s*\+\s*|\s+\|\|\s+|\n")
-"""How runtimes join the names of what they fuse."""
+_JOINED = re.compile(r"\s*\+\s*|\s+\|\|\s+|\n")  # how runtimes join the names of what they fuse
 _ENDS = re.compile(r"[^A-Za-z0-9][A-Za-z0-9]*$")
 """The last word of a name, which a runtime may have added, with what separates it."""
 

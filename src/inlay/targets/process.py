@@ -17,14 +17,11 @@ from typing import IO
 from inlay.errors import RunFailed, TimedOut
 from inlay.model.child import Keeper
 
-_MOST_BYTES = 64 << 20
-"""Of what a program prints: arrays travel as files."""
+_MOST_BYTES = 64 << 20  # of what a program prints: arrays travel as files
 _POLL_S = 0.05
 """Seconds between looks whether a program has ended: something that it leaves behind may hold its output open."""
-_LAST_BYTES = 4096
-"""From the end of what a program wrote to standard error: where its last words are."""
-_WORDS = 300
-"""Characters of those that are shown."""
+_LAST_BYTES = 4096  # from the end of what a program wrote to standard error: where its last words are
+_WORDS = 300  # characters of those that are shown
 
 
 class Process:

@@ -23,11 +23,8 @@ _COMMUTES_WITH_QUANTIZATION = frozenset(
 )  # fmt: skip
 """Rounding is monotonic and keeps zero: a producer may take the qparams found behind these operators (DESIGN §12)."""
 
-WIDE_LIMIT = 127 << 8
-"""Integer of the largest float value in 16 bits: its upper byte, rounded, fits 8 bits."""
-
-_LEAST_RANGE = 1e-6
-"""Range of a float value that is all zeros, so that its step stays a number."""
+WIDE_LIMIT = 127 << 8  # integer of the largest float value in 16 bits: its upper byte, rounded, fits 8 bits
+_LEAST_RANGE = 1e-6  # range of a float value that is all zeros, so that its step stays a number
 
 _HEADROOM = 16.0
 """Largest magnitude of a summand, over that of every quantized value that it ends in, at which it saturates.

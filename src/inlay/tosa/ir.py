@@ -273,8 +273,7 @@ class Host(Op):
     executor: Executor = Executor.HOST
 
 
-DATA_MOVEMENT = (Concat, Slice, Pad, Reshape, Transpose, Tile, Reverse, Gather)
-"""Operators that only move bytes."""
+DATA_MOVEMENT = (Concat, Slice, Pad, Reshape, Transpose, Tile, Reverse, Gather)  # operators that only move bytes
 
 COMPUTE = (Conv2d, TransposeConv2d, MatMul, Table, Binary, Select, Unary, MaxPool, AvgPool, Reduce, Resize)
 """Operators worth a call of the accelerator; a partition without any of them stays on the host."""

@@ -33,11 +33,8 @@ in a channel shuffle."""
 
 _CHANNELS_LAST = (ir.Conv2d, ir.TransposeConv2d, ir.MaxPool, ir.AvgPool, ir.Resize)
 
-_OWN_ORDER = (ir.MatMul, ir.Gather)
-"""Operators whose tensors differ in rank or meaning, each in ONNX's order."""
-
-_SWEEPS = 8
-"""Rounds of local improvement; real graphs converge within three."""
+_OWN_ORDER = (ir.MatMul, ir.Gather)  # operators whose tensors differ in rank or meaning, each in ONNX's order
+_SWEEPS = 8  # rounds of local improvement; real graphs converge within three
 
 
 def identity(rank: int) -> Layout:

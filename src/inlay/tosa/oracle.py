@@ -45,11 +45,8 @@ def evaluate(op: Op, args: Sequence[Array], tensors: Tensors) -> Array:
     return result.astype(out.dtype)
 
 
-_FLOAT32_EXACT = 1 << 24
-"""Largest magnitude up to which float32 holds every integer (24-bit significand)."""
-
-_UNROLLED_ELEMENTS = 1 << 22
-"""Elements of unrolled convolution windows in memory at a time: 16 MiB in float32."""
+_FLOAT32_EXACT = 1 << 24  # largest magnitude up to which float32 holds every integer (24-bit significand)
+_UNROLLED_ELEMENTS = 1 << 22  # elements of unrolled convolution windows in memory at a time: 16 MiB in float32
 
 _LIMITS = {
     "int8": (-128, 127),

@@ -15,8 +15,7 @@ import numpy as np
 
 from inlay.tosa.ir import Array
 
-SHIFT_MIN, SHIFT_MAX = 2, 62
-"""Shifts that TOSA's ``apply_scale_32`` accepts."""
+SHIFT_MIN, SHIFT_MAX = 2, 62  # shifts that TOSA's `apply_scale_32` accepts
 
 
 def multiplier_and_shift(scale: float) -> tuple[int, int]:

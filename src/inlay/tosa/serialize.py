@@ -224,8 +224,7 @@ _EMITTERS: Mapping[type[Op], Callable[[Emitter, Any], None]] = {
 }
 """One function per operator of the integer graph. Quantize and Dequantize reach TOSA only in ``INT+FP``."""
 
-TOSA_VERSION = "1.0.0"
-"""Version that the flatbuffer declares."""
+TOSA_VERSION = "1.0.0"  # version that the flatbuffer declares
 
 
 @dataclass(frozen=True, eq=False)

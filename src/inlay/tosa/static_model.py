@@ -27,13 +27,11 @@ from inlay.tosa.blocks import undo_blocks
 from inlay.tosa.early_pairs import add_early_pairs
 from inlay.tosa.ir import Array
 
-_FOLDING_ROUNDS = 8
-"""Folding a shape computation can make further shapes known; real exports need three rounds at most."""
+_FOLDING_ROUNDS = 8  # folding a shape computation can make further shapes known; real exports need three rounds at most
 
 _LARGEST_DIM = 2**31 - 1
 
-_MIN_IR_VERSION = 4
-"""Up to IR version 3, shape inference overlooks initializers that are not graph inputs as well."""
+_MIN_IR_VERSION = 4  # up to IR version 3, shape inference overlooks initializers that are not graph inputs as well
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,7 @@ _STANDARD = ("", "ai.onnx")
 _HIDDEN = "inlay.hidden"  # a domain that no model has
 
 FIRST_QDQ_OPSET = 10  # the first one with QuantizeLinear and DequantizeLinear
-QDQ_OPSET = 13
-"""First opset with a channel axis on QuantizeLinear/DequantizeLinear."""
+QDQ_OPSET = 13  # first opset with a channel axis on QuantizeLinear/DequantizeLinear
 LEAST_IR = {19: 9, 21: 10}
 """IR version of the opsets that brought types: floats of 8 bits; blocks, and integers of 4 and 16 bits."""
 

@@ -41,8 +41,7 @@ class NotPlain(Exception):
     """An operator has no plain form; the text says why."""
 
 
-Params = tuple[ir.Value, ir.Value | None]
-"""Scale and zero point of a value's integers; no zero point stands for 0."""
+Params = tuple[ir.Value, ir.Value | None]  # scale and zero point of a value's integers; no zero point stands for 0
 
 
 @dataclass(frozen=True)

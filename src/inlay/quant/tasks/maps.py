@@ -8,13 +8,11 @@ import numpy as np
 
 from inlay.quant.metrics import Agreement, Outputs, is_longer, on_common_part
 
-THRESHOLD = 0.5
-"""Of a probability, from which a pixel belongs to the mask."""
+THRESHOLD = 0.5  # of a probability, from which a pixel belongs to the mask
 _LEAST_SHARE = 0.01
 """Of all pixels, that a class has to count: a few pixels of a class are noise of the float model as well."""
 _WINDOW, _HOP = 1024, 256
-_FLOOR = 1e-5
-"""50 dB below the loudest: what is more silent is not heard beside it."""
+_FLOOR = 1e-5  # 50 dB below the loudest: what is more silent is not heard beside it
 
 
 def mask_iou(classes: Callable[[np.ndarray], np.ndarray], outputs: Sequence[str], count: int) -> Agreement:

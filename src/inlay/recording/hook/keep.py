@@ -12,8 +12,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-COUNTS = struct.Struct("<qqq")
-"""Runs, nanoseconds in them, and runs whose feed could not be read."""
+COUNTS = struct.Struct("<qqq")  # runs, nanoseconds in them, and runs whose feed could not be read
 NAMES = "inlay names"  # as inlay.data.archives has it
 _MOST_SHAPES = 100_000  # told apart, in each process
 _RANKS = 1 << 62

@@ -27,12 +27,10 @@ from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
 from inlay.trial import counted, shown_ratio
 
-_RESERVE = 4.0
-"""Times the seconds of one process that must be left for its preempted blocks to be measured again."""
+_RESERVE = 4.0  # times the seconds of one process that must be left for its preempted blocks to be measured again
 
 
-_Reading = tuple[int, Timing]
-"""Which of the devices, and what one process measured there."""
+_Reading = tuple[int, Timing]  # which of the devices, and what one process measured there
 
 
 @dataclass(frozen=True, eq=False)

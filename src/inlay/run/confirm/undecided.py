@@ -19,10 +19,8 @@ from inlay.trial import Interval, Latency, Measured, shown_ratio
 NOTABLE = 1.1
 """Speed-up that readings must exclude before a run may say that nothing is faster. Smaller gains cannot be excluded on
 a machine that others use, and few would miss them."""
-_MORE = 4
-"""Times the blocks that left it open: the interval shrinks to half."""
-_NAMED = 3
-"""Models that are named for being open."""
+_MORE = 4  # times the blocks that left it open: the interval shrinks to half
+_NAMED = 3  # models that are named for being open
 
 
 def too_few(base: Entry) -> bool:

@@ -15,10 +15,8 @@ import numpy as np
 from inlay.quant.tolerance import CONFIDENCE
 from inlay.trial import decibels, noise_of
 
-_EXPONENTS = (1.0, 0.5)
-"""Of the noise's power: proportional to it, or to its amplitude."""
-_ENOUGH = 3
-"""Models that can tell these apart."""
+_EXPONENTS = (1.0, 0.5)  # of the noise's power: proportional to it, or to its amplitude
+_ENOUGH = 3  # models that can tell these apart
 
 
 @dataclass(frozen=True)

@@ -39,22 +39,18 @@ from inlay.targets.base import KernelTime
 from inlay.trial import decibels, noise_of
 from inlay.types import Placement
 
-_PROBING_S = 2.0
-"""Seconds for probing every source, at most: of the ten that an answer may take."""
+_PROBING_S = 2.0  # seconds for probing every source, at most: of the ten that an answer may take
 _PROBING_SHARE = 0.3
 """The same, of the time that is left: building the probe model and finding out its pace take as long again."""
 _HEAVY = 0.1
 """Share of all that low precision can gain, from which on a unit's noise is asked for alone. By groups of many sources,
 a pitch detector whose first convolution takes half of the time came out at 1.45x or 2.1x, as it happened."""
-_MOST_HEAVY = 4
-"""Such units, at most: each has about three sources."""
+_MOST_HEAVY = 4  # such units, at most: each has about three sources
 _PATIENCE_S = 20.0
 """The most that asking the fewest questions may take, which leave out no source; where inferences are so long that it
 takes more, anchors alone are asked about, by one question each."""
-_TIMED = 0.01
-"""Relative standard deviation of a latency from a few blocks."""
-_SOLVING_S = 0.5
-"""Seconds for one integer program, beside which there is a good labeling already: most take 0.1 to 0.3."""
+_TIMED = 0.01  # relative standard deviation of a latency from a few blocks
+_SOLVING_S = 0.5  # seconds for one integer program, beside which there is a good labeling already: most take 0.1 to 0.3
 
 
 @dataclass(frozen=True, eq=False)

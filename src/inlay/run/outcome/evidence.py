@@ -25,11 +25,9 @@ from inlay.space.units import STATIC, Unit
 from inlay.trial import decibels
 from inlay.types import GRAPH_OUTPUT, Placement, Port
 
-FLOAT = "float"
-"""Precision of a unit of which nothing is quantized."""
+FLOAT = "float"  # precision of a unit of which nothing is quantized
 _SOFTWARE = ("numpy", "onnx", "onnx-ir", "scipy")
-_LABELLED = 3
-"""Kinds of operators that name a region."""
+_LABELLED = 3  # kinds of operators that name a region
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,7 @@ class Evidence:
         return cls(**{**_tuples({k: v for k, v in data.items() if k not in parts}), **parts})
 
 
-EVIDENCE: Fact[Evidence] = Fact("evidence", Evidence.from_json, asdict)
-"""The evidence of a finished run."""
+EVIDENCE: Fact[Evidence] = Fact("evidence", Evidence.from_json, asdict)  # the evidence of a finished run
 
 
 def evidence_of(

@@ -31,8 +31,7 @@ _LACKING: Mapping[Lack, str] = {
     "if there is one",
     "memory": "the target does not report how much memory a session takes",
 }
-PROFILES_COMPARED = 20
-"""Inferences of each of two profiles that are compared."""
+PROFILES_COMPARED = 20  # inferences of each of two profiles that are compared
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
 

@@ -21,12 +21,10 @@ from inlay.errors import BadReading, RunFailed, TargetError
 from inlay.targets.process import Process
 
 VERSION = 1
-Gift = Literal["build", "latency", "outputs", "profile"]
-"""What a program can do."""
+Gift = Literal["build", "latency", "outputs", "profile"]  # what a program can do
 _LONGEST_VARIABLE = 100_000
 """Characters: Linux starts no program with longer variables. All inputs are in the request in any case."""
-_WORDS = 500
-"""Characters of an error that a program tells."""
+_WORDS = 500  # characters of an error that a program tells
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from inlay.model.native import runtime_message
 from inlay.targets.base import Feed
 from inlay.targets.machine import timed
 
-WAITING = ("session.force_spinning_stop", "1")
-"""Between inferences, threads sleep; within one they do not."""
+WAITING = ("session.force_spinning_stop", "1")  # between inferences, threads sleep; within one they do not
 
 
 def settings(threads: int) -> Any:

@@ -206,10 +206,8 @@ def _squeeze_behind(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
 # --- rows of tiles ----------------------------------------------------------------------------------------------------
 
 _ROW_BYTES = 64
-_ELEMENT_BYTES = (2, 1)
-"""Bfloat16 and 8 bits: which of them a convolution is computed in is not known yet."""
-_GROUP_BYTES = 4
-"""The kernel takes channels by as many as have four bytes; with others it multiplies them another way."""
+_ELEMENT_BYTES = (2, 1)  # bfloat16 and 8 bits: which of them a convolution is computed in is not known yet
+_GROUP_BYTES = 4  # the kernel takes channels by as many as have four bytes; with others it multiplies them another way
 
 
 def leave_a_rest(model: ir.Model) -> tuple[ir.Model, int]:

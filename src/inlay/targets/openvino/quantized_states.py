@@ -28,10 +28,8 @@ from inlay.quant.rewrite import Rewrite
 
 GATES = {"LSTM": 4, "GRU": 3}
 _FUNCTIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}  # of each direction
-LARGEST_STATE = 1.0
-"""The state is a product of a sigmoid and a tanh (LSTM), or a mean of such (GRU)."""
-WEIGHTS, STATE = (1, 2), 5
-"""Input slots of the weights, and of the state to begin with."""
+LARGEST_STATE = 1.0  # the state is a product of a sigmoid and a tanh (LSTM), or a mean of such (GRU)
+WEIGHTS, STATE = (1, 2), 5  # input slots of the weights, and of the state to begin with
 _LENGTHS, _PEEPHOLES = 4, 7  # input slots
 _OTHERWISE = ("layout", "clip", "input_forget", "linear_before_reset")
 

@@ -269,7 +269,5 @@ def _scores(graph: Graph) -> set[str]:
     return found
 
 
-WRONG_PRODUCTS = (no_joined_rows, not_tiny, no_new_last_axis)
-"""Of every product with a weight."""
-WRONG_CONVOLUTIONS = (no_function_of_words, no_pixels_apart)
-"""On any processor; with AMX there are more."""
+WRONG_PRODUCTS = (no_joined_rows, not_tiny, no_new_last_axis)  # of every product with a weight
+WRONG_CONVOLUTIONS = (no_function_of_words, no_pixels_apart)  # on any processor; with AMX there are more

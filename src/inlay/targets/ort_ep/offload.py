@@ -26,10 +26,8 @@ _UNKNOWN_SHAPES = onnx.shape_inference.InferenceError, RuntimeError, ValueError,
 HOST_BYTE = 16.0
 """Points of a byte on the host or in float: of 32 bits each, 64 times those of an integer of 8 bits on the NPU, so that
 few float operators outweigh many conversions."""
-HOST_NODE = 4096.0
-"""Points of an operator on the host besides: small ones cost a call all the same."""
-CROSSING = 65536.0
-"""Points of a partition on the NPU, for the way there and back."""
+HOST_NODE = 4096.0  # points of an operator on the host besides: small ones cost a call all the same
+CROSSING = 65536.0  # points of a partition on the NPU, for the way there and back
 UNIT = "million points"
 MEASURES = "bytes of integers on the NPU, more for what is not; they are not milliseconds, whatever a key is called"
 

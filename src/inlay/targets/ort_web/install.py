@@ -15,8 +15,7 @@ from inlay.files import cache_folder
 
 HERE = Path(__file__).parent
 _MANIFEST = ("package.json", "package-lock.json")
-_LIMIT_S = 600.0
-"""Seconds that downloading may take: there are about 100 MB."""
+_LIMIT_S = 600.0  # seconds that downloading may take: there are about 100 MB
 _RUNTIME = "onnxruntime-web"
 
 

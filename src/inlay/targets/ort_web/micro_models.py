@@ -16,8 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 _OPSET = 17
 _LENGTHS = (1, 6)
-POOL: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1] * 4}
-"""Attributes of a window that keeps the shape."""
+POOL: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1] * 4}  # attributes of a window that keeps the shape
 Step = tuple[str, Sequence[str], dict[str, Any]]
 """An operator, what it reads behind its input (an empty name is the input again), and its attributes."""
 

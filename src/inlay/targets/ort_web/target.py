@@ -19,8 +19,7 @@ from inlay.targets.ort_web.install import install as _install
 if TYPE_CHECKING:
     import onnx
 
-_COSTS = Path(__file__).parent / "costs.json"
-"""A cost table, as ``inlay calibrate-machine`` wrote it."""
+_COSTS = Path(__file__).parent / "costs.json"  # A cost table, as `inlay calibrate-machine` wrote it
 _LIMIT_S = 600.0  # seconds that one request may take
 _MACHINE = "wasm32"  # neither x86 nor Arm: no kernel of the CPU's own, and no sums that saturate
 

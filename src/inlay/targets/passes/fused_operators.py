@@ -22,8 +22,7 @@ from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.steps import add_constant, constant_of, ints
 
 DOMAIN = "com.microsoft"
-NORMALIZATION_OPSET, NORMALIZATION_IR = 17, 8
-"""The first opset with LayerNormalization, and its IR version."""
+NORMALIZATION_OPSET, NORMALIZATION_IR = 17, 8  # the first opset with LayerNormalization, and its IR version
 _EPSILON = 1e-12  # where no other is given
 _FILTER = -10000.0
 

@@ -26,8 +26,7 @@ from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.patterns import Match, Number, OneOf, Op, Pattern, Value, match, put_in_place, times
 from inlay.model.passes.steps import add_constant, constant_of, is_over_last_axis, is_standard, number_of, sole_use
 
-LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR = 17, 8
-"""The first opset with the operator, and its IR version."""
+LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR = 17, 8  # the first opset with the operator, and its IR version
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +170,7 @@ def _gather(graph: ir.Graph, node: ir.Node) -> bool:
     return True
 
 
-GELU_OPSET, GELU_IR = 20, 9
-"""The first opset with the operator, and its IR version."""
+GELU_OPSET, GELU_IR = 20, 9  # the first opset with the operator, and its IR version
 
 _WAVE = Op("Add", Op("Erf", times(_X, math.sqrt(0.5))), Number(1.0, tolerance=0.0))
 _GELU = OneOf(

@@ -16,8 +16,7 @@ import onnx_ir as ir
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import Steps, constant_of, ints, is_standard, sole_use
 
-Patch = tuple[ir.Value, Mapping[int, tuple[int, int]]]
-"""The image, and start and step along each axis that is sliced."""
+Patch = tuple[ir.Value, Mapping[int, tuple[int, int]]]  # the image, and start and step along each axis that is sliced
 
 
 def fold_focus(model: ir.Model) -> tuple[ir.Model, int]:

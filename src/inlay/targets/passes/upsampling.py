@@ -19,8 +19,7 @@ import onnx_ir as ir
 
 from inlay.model.passes.steps import Steps, constant_of, is_standard, replace_each
 
-FIRST_OPSET = 11
-"""The first one in which ``Resize`` takes sizes and names its coordinates."""
+FIRST_OPSET = 11  # the first one in which `Resize` takes sizes and names its coordinates
 
 TO_THE_END = frozenset(
     {

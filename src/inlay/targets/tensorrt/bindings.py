@@ -11,8 +11,7 @@ import numpy as np
 
 from inlay.errors import RunFailed, UsageError
 
-_LEAST = 11
-"""Major version: networks of earlier ones are weakly typed, and would quantize by themselves."""
+_LEAST = 11  # major version: networks of earlier ones are weakly typed, and would quantize by themselves
 _INSTALL = "pip install tensorrt cuda-python, on a machine with an NVIDIA GPU and its driver"
 
 

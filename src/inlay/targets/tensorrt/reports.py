@@ -205,10 +205,8 @@ def _read(path: Path) -> list[Any]:
     return list(data)
 
 
-_REFORMATS = ("Reformat", "NoOp")
-"""Kinds of layers that change the layout or the type of one tensor."""
-_COPIES = "Reformatting CopyNode"
-"""How the names of such layers begin."""
+_REFORMATS = ("Reformat", "NoOp")  # kinds of layers that change the layout or the type of one tensor
+_COPIES = "Reformatting CopyNode"  # how the names of such layers begin
 
 
 def kernels_of(profile: Mapping[str, float], layers: Sequence[Layer], names: Names) -> list[KernelTime]:

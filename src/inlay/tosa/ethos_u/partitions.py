@@ -17,8 +17,7 @@ from inlay.tosa.ethos_u.vela import ACCELERATORS, Accelerator, Estimate
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.serialize import TosaBinary, serialize
 
-_ROUNDS = 4
-"""Rounds of moving the nodes that Vela rejects to the host before the model counts as not compilable."""
+_ROUNDS = 4  # rounds of moving the nodes that Vela rejects to the host before the model counts as not compilable
 
 _LAYER = re.compile(r"layer-\d+")
 

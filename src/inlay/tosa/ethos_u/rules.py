@@ -28,8 +28,7 @@ from inlay.types import QType
 Tensors = Mapping[str, Tensor]
 Constants = Mapping[str, Array]
 
-_LARGEST_PADDED_AVERAGE = 8
-"""Largest side of an averaging window that reads padding."""
+_LARGEST_PADDED_AVERAGE = 8  # largest side of an averaging window that reads padding
 
 _LARGEST_WEIGHT_SUM = 127 * 65536
 """Largest sum of a channel's absolute weights: what the accumulator holds for 65536 products."""

@@ -216,8 +216,7 @@ def _with_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) 
     return bound
 
 
-TARGETS = {name: partial(EthosUTarget, name) for name in vela.ACCELERATORS}
-"""A constructor for each accelerator."""
+TARGETS = {name: partial(EthosUTarget, name) for name in vela.ACCELERATORS}  # A constructor for each accelerator
 
 
 def __getattr__(name: str) -> partial[EthosUTarget]:

@@ -79,5 +79,4 @@ RULES: Mapping[str, Rule] = {
     "PRelu": arithmetic.prelu,
 }
 
-FLOAT_RULES: Mapping[str, Rule] = {**DATA_MOVEMENT, **floats.RULES}
-"""The same in floating point, for profile ``INT+FP``."""
+FLOAT_RULES: Mapping[str, Rule] = {**DATA_MOVEMENT, **floats.RULES}  # the same in floating point, for profile `INT+FP`

@@ -19,21 +19,18 @@ from inlay.tosa.quantized import QuantizedTensor, Unsupported
 from inlay.tosa.rules._node import NodeContext
 from inlay.types import QParams, QType
 
-_SEGMENTS = 250
-"""Segments of a function: all values of a byte but a few, which the placing of their edges needs."""
+_SEGMENTS = 250  # segments of a function: all values of a byte but a few, which the placing of their edges needs
 
 _RESULT_BITS = 22
 """Bits of an interpolated result: three tables of one byte each, with room for the product of slope and rest."""
 
-_PLACINGS = 16
-"""Placings of the segments that are tried for a function with kinks."""
+_PLACINGS = 16  # placings of the segments that are tried for a function with kinks
 
 _LARGEST_GROWTH = 4.0
 """Largest result of a function, over its largest input (or 1), in 16 bits: the range of an exponential would be one
 that no sample comes near, and its step too coarse for those that do."""
 
-_GOOD, _TOLERABLE = 0.1, 0.5
-"""Errors in 8-bit steps: what needs no better placing of the segments, and what is refused."""
+_GOOD, _TOLERABLE = 0.1, 0.5  # errors in 8-bit steps: what needs no better placing of the segments, and what is refused
 
 
 def scalar(here: NodeContext, value: int, like: str) -> str:

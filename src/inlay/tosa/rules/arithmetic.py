@@ -16,20 +16,17 @@ from inlay.tosa.rules._windows import Window
 from inlay.tosa.rules.functions import tabulate
 from inlay.types import QParams, QType
 
-_SUM_BITS = 20
-"""The operands of a sum become int32 with this many bits below twice the larger scale (FIELD §3)."""
+_SUM_BITS = 20  # the operands of a sum become int32 with this many bits below twice the larger scale (FIELD §3)
 
 _CONSTANT_BITS = 15
 """Bits of a float factor as an integer: with the 9 bits of the other operand the product stays far inside int32."""
 
-_UNIT_WEIGHT = 127
-"""int8 weight that stands for a channel's factor; the factor itself goes into the channel's RESCALE."""
+_UNIT_WEIGHT = 127  # int8 weight that stands for a channel's factor; the factor itself goes into the channel's RESCALE
 
 _COARSEST_UNIT = 0.25
 """Largest unit of a channel's int32 sum, in steps of the output, at which its rounding stays invisible."""
 
-_LARGEST_OFFSET = 1 << 30
-"""Offset of a channel in units of its int32 sum that leaves room for the product."""
+_LARGEST_OFFSET = 1 << 30  # offset of a channel in units of its int32 sum that leaves room for the product
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,12 @@ from inlay.tosa.rules._node import NodeContext
 from inlay.tosa.rules.arithmetic import affine
 from inlay.types import QParams, QType
 
-_FRACTION_BITS = 7
-"""Bits of a distance below a step of the input: with 8 bits and a sign it has 16."""
+_FRACTION_BITS = 7  # bits of a distance below a step of the input: with 8 bits and a sign it has 16
 
 _LONGEST_ROW = 1 << 14
 """Elements per row: their distances from the mean, as multiples of 1/n steps, are not needed below that."""
 
-_ROOT_BITS = 15
-"""Bits of the reciprocal root, with 15 of a distance: 30."""
+_ROOT_BITS = 15  # bits of the reciprocal root, with 15 of a distance: 30
 
 _SLOPE_BITS = 7
 """Further bits of it while it is interpolated: over 16 bits of the argument its slope is a fraction of one."""

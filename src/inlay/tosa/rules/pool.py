@@ -15,8 +15,7 @@ from inlay.tosa.rules._node import NodeContext
 from inlay.tosa.rules._windows import Window
 from inlay.types import QParams
 
-_LARGEST_SUM = (1 << 31) // 256
-"""Elements whose 8-bit values, less a zero point, can be summed in int32."""
+_LARGEST_SUM = (1 << 31) // 256  # elements whose 8-bit values, less a zero point, can be summed in int32
 
 _LARGEST_KERNEL = 64
 """Largest window side that is summed by a convolution with ones (Ethos-U: kernel height ≤ 64, area ≤ 4096)."""

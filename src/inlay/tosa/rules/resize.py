@@ -20,11 +20,8 @@ from inlay.tosa.rules._lookup import linear
 from inlay.tosa.rules._node import NodeContext
 from inlay.types import QParams
 
-_NUMERATOR_LIMIT = 2048
-"""TOSA 1.0 RESIZE: a scale's numerator is at most 2^11."""
-
-_LARGEST_RATIO = 16
-"""TOSA 1.0 RESIZE: scaling down is by less than 16, offset and border lie within 16 input steps."""
+_NUMERATOR_LIMIT = 2048  # TOSA 1.0 RESIZE: a scale's numerator is at most 2^11
+_LARGEST_RATIO = 16  # TOSA 1.0 RESIZE: scaling down is by less than 16, offset and border lie within 16 input steps
 
 
 def resize(here: NodeContext) -> None:

@@ -22,17 +22,10 @@ from inlay.tosa.rules._lookup import interpolated, looked_up, scalar
 from inlay.tosa.rules._node import NodeContext
 from inlay.types import QType
 
-_PRODUCT_BITS = 15
-"""Bits of an exponential in the last product, with 15 of the reciprocal: 30."""
-
-_LONGEST_ROW = 1 << _PRODUCT_BITS
-"""Elements per row: with 15 bits each their sum stays within 2^30."""
-
-_LOG_BITS = {False: 16, True: 12}
-"""Bits of a logarithm below a step of the input, which has 8 bits or (True) 16."""
-
-_MOST_BITS = 23
-"""Most bits of an exponential: three tables of one byte each hold 2^23."""
+_PRODUCT_BITS = 15  # bits of an exponential in the last product, with 15 of the reciprocal: 30
+_LONGEST_ROW = 1 << _PRODUCT_BITS  # elements per row: with 15 bits each their sum stays within 2^30
+_LOG_BITS = {False: 16, True: 12}  # bits of a logarithm below a step of the input, which has 8 bits or (True) 16
+_MOST_BITS = 23  # most bits of an exponential: three tables of one byte each hold 2^23
 
 
 def softmax(here: NodeContext) -> None:

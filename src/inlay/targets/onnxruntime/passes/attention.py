@@ -24,8 +24,7 @@ from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.steps import add_constant
 from inlay.targets.onnxruntime.passes.attention_blocks import MASKING, Block, Heads, find_blocks
 
-ATTENTION_OPSET, ATTENTION_IR = 23, 11
-"""The first opset with ``Attention``, and its IR version."""
+ATTENTION_OPSET, ATTENTION_IR = 23, 11  # the first opset with `Attention`, and its IR version
 
 # Absorbs any product; the kernel takes float32's lowest number for no mask at all, and then gives zeros.
 _LOWEST = -1e30

@@ -11,8 +11,7 @@ import onnx_ir as ir
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import constant_of, ints, is_standard, sole_use
 
-MASKING = -1e4
-"""What exporters add or put where nothing may be read: this or less."""
+MASKING = -1e4  # what exporters add or put where nothing may be read: this or less
 _SWAPPED = [0, 2, 1, 3]
 
 

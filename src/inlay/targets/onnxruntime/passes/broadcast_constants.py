@@ -20,8 +20,7 @@ LONG_RUN = 64
 LEAST_ELEMENTS = 4096
 """Of the result, as far as its sizes are known. Below, nobody would notice, and runtimes look for scalars in what they
 fuse (the small number in a layer normalization)."""
-MOST_ELEMENTS = 1 << 16
-"""Of a constant that is written out."""
+MOST_ELEMENTS = 1 << 16  # of a constant that is written out
 _OPERATORS = ("Add", "Sub", "Mul", "Div")
 
 

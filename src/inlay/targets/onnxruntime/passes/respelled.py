@@ -26,8 +26,7 @@ from inlay.model.passes.steps import (
 
 MOST_CHANNELS = 512
 """Of an LRN: beyond, the products of the band's zeros would cost as much as the kernel that they replace."""
-MOST_WINDOW = 16
-"""Elements of an AveragePool's window; beyond, the products cost as much as they save."""
+MOST_WINDOW = 16  # elements of an AveragePool's window; beyond, the products cost as much as they save
 
 
 # --- LRN ------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,7 @@ def table_of_rows(graph: Graph, node: Node) -> str | None:
     return f"its table has less than {LEAST_TABLE} numbers" if small else None
 
 
-LEAST_TABLE = 1 << 14
-"""Elements from which on a table is quantized: 64 KiB of floats."""
+LEAST_TABLE = 1 << 14  # elements from which on a table is quantized: 64 KiB of floats
 
 
 @dataclass(frozen=True)
