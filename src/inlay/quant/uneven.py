@@ -48,7 +48,7 @@ def _reason(name: str, array: np.ndarray, parts: tuple[Part, ...], qtype: QType)
     if not parts:
         return ""
     rounded = _rounded(array, qtype)
-    sizes = [_size(part.of(array)) for part in parts]
+    sizes = [float(np.sqrt(np.square(part.of(array), dtype=np.float64).mean())) for part in parts]
     left = [_db(part.of(array), part.of(rounded)) for part in parts]
     lost = min(range(len(parts)), key=left.__getitem__)
     own = _db(parts[lost].of(array), _rounded(parts[lost].of(array), qtype))
@@ -63,11 +63,6 @@ def _reason(name: str, array: np.ndarray, parts: tuple[Part, ...], qtype: QType)
 def _rounded(array: np.ndarray, qtype: QType) -> np.ndarray:
     params = activation_params(Range(float(array.min()), float(array.max())), qtype)
     return dequantize(quantize(array, params), params)
-
-
-def _size(array: np.ndarray) -> float:
-    """Root mean square."""
-    return float(np.sqrt(np.square(array, dtype=np.float64).mean()))
 
 
 def _db(want: np.ndarray, got: np.ndarray) -> float:

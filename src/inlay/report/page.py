@@ -204,13 +204,9 @@ def template(package: str, name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["us"] = _microseconds
+    environment.filters["us"] = lambda ns: "" if ns is None else f"{ns / 1e3:.1f}"
     environment.filters["json"] = _json
     return environment.get_template(name)
-
-
-def _microseconds(ns: float | None) -> str:
-    return "" if ns is None else f"{ns / 1e3:.1f}"
 
 
 def _json(data: object) -> Markup:

@@ -131,7 +131,7 @@ def front(run: FinishedRun) -> Chart:
         accuracy, details = measured.accuracy, _details(run, trial, measured)
         if trial.candidate == delivered:
             details = [("file", "model.onnx"), *details]
-        shape = "anchor" if trial.origin in _anchor_names(run) else "point"
+        shape = "anchor" if trial.origin in {str(a["name"]) for a in run.result.get("anchors", ())} else "point"
         shape = "best" if trial.candidate == delivered else shape if accuracy.feasible else "outside"
         marks.append(
             Mark(
@@ -254,10 +254,6 @@ def _cut(y: Axis, speed: Interval) -> tuple[bool, bool]:
 
 def _timed(run: FinishedRun) -> list[tuple[Record, Measured]]:
     return [(t, t.outcome) for t in run.trials if isinstance(t.outcome, Measured)]
-
-
-def _anchor_names(run: FinishedRun) -> set[str]:
-    return {str(a["name"]) for a in run.result.get("anchors", ())}
 
 
 def _latency(run: FinishedRun, figure: float) -> str:

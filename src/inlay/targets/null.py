@@ -178,7 +178,7 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
     def change(node: onnx.NodeProto) -> float:
         kinds = {types.get(zero) for zero in producer[node.input[0]].input[2:]}
         wide = bool(kinds & {onnx.TensorProto.INT16, onnx.TensorProto.UINT16})
-        return (_factor(node.name) - 1.0) * (0.5 if wide else 1.0)
+        return ((0.3 + hashlib.sha256(node.name.encode()).digest()[0] / 255.0) - 1.0) * (0.5 if wide else 1.0)
 
     def float_weight(node: onnx.NodeProto) -> bool:
         slot = OPS[node.op_type].weight
@@ -210,8 +210,3 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
     return [
         KernelTime(n.name, n.op_type, cost(n), "uint8" if n.name in low else "float32", (n.name,)) for n in graph.node
     ]
-
-
-def _factor(name: str) -> float:
-    """A number in [0.3, 1.3] that depends on ``name`` only."""
-    return 0.3 + hashlib.sha256(name.encode()).digest()[0] / 255.0

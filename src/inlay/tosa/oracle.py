@@ -150,10 +150,6 @@ def _transpose_conv2d(op: ir.TransposeConv2d, args: Sequence[Array], tensors: Te
     return np.asarray(acc + b.reshape(1, -1, 1, 1))
 
 
-def _matmul(op: ir.MatMul, args: Sequence[Array], _: Tensors) -> Array:
-    return np.asarray((args[0] - op.a_zp) @ (args[1] - op.b_zp))
-
-
 def _rescale(op: ir.Rescale, args: Sequence[Array], tensors: Tensors) -> Array:
     x, out = args[0], tensors[op.out]
     along = [1] * x.ndim
@@ -167,14 +163,6 @@ def _rescale(op: ir.Rescale, args: Sequence[Array], tensors: Tensors) -> Array:
     result = rescale.apply(x - op.in_zp if op.in_zp else x, multiplier, shift)
     result += op.out_zp
     return result if out.dtype == "int32" else np.clip(result, low, high, out=result)
-
-
-def _clamp(op: ir.Clamp, args: Sequence[Array], _: Tensors) -> Array:
-    return np.clip(args[0], op.low, op.high)
-
-
-def _table(op: ir.Table, args: Sequence[Array], _: Tensors) -> Array:
-    return np.asarray(np.array(op.values, np.int64)[args[0].astype(np.int64) + 128])
 
 
 def _binary(op: ir.Binary, args: Sequence[Array], _: Tensors) -> Array:
@@ -245,10 +233,6 @@ def _avg_pool(op: ir.AvgPool, args: Sequence[Array], _: Tensors) -> Array:
     return np.asarray(np.clip(rescale.apply(sums, multiplier, shift) + op.out_zp, -128, 127))
 
 
-def _reduce(op: ir.Reduce, args: Sequence[Array], _: Tensors) -> Array:
-    return np.asarray(getattr(args[0], op.fn)(axis=op.axis, keepdims=True))
-
-
 def _resize(op: ir.Resize, args: Sequence[Array], tensors: Tensors) -> Array:
     x = args[0]
     oh, ow = tensors[op.out].dims[2:]
@@ -294,16 +278,16 @@ _NOT_WIDENED = (*ir.DATA_MOVEMENT, ir.Conv2d, ir.Clamp, ir.Select, ir.Table, ir.
 _FUNCTIONS: Mapping[type[Op], Callable[[Any, Sequence[Array], Tensors], Array]] = {
     ir.Conv2d: _conv2d,
     ir.TransposeConv2d: _transpose_conv2d,
-    ir.MatMul: _matmul,
+    ir.MatMul: lambda op, args, _: np.asarray((args[0] - op.a_zp) @ (args[1] - op.b_zp)),
     ir.Rescale: _rescale,
-    ir.Clamp: _clamp,
-    ir.Table: _table,
+    ir.Clamp: lambda op, args, _: np.clip(args[0], op.low, op.high),
+    ir.Table: lambda op, args, _: np.asarray(np.array(op.values, np.int64)[args[0].astype(np.int64) + 128]),
     ir.Binary: _binary,
     ir.Select: lambda op, args, _: np.where(args[0], args[1], args[2]),
     ir.Unary: _unary,
     ir.MaxPool: _max_pool,
     ir.AvgPool: _avg_pool,
-    ir.Reduce: _reduce,
+    ir.Reduce: lambda op, args, _: np.asarray(getattr(args[0], op.fn)(axis=op.axis, keepdims=True)),
     ir.Concat: lambda op, args, _: np.concatenate(args, op.axis),
     ir.Slice: lambda op, args, _: args[0][tuple(slice(s, s + n) for s, n in zip(op.start, op.size, strict=True))],
     ir.Pad: lambda op, args, _: np.pad(args[0], op.pads, constant_values=op.value),

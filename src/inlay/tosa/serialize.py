@@ -78,10 +78,6 @@ def _clamp(e: Emitter, op: ir.Clamp) -> None:
     e.operator("CLAMP", _inputs(e, op), op.out, low, high, _nan(e))
 
 
-def _table(e: Emitter, op: ir.Table) -> None:
-    e.operator("TABLE", [*_inputs(e, op), e.const(np.array(op.values, np.int8))], op.out)
-
-
 _BINARY = {
     "add": "ADD", "sub": "SUB", "mul": "MUL", "min": "MINIMUM", "max": "MAXIMUM", "pow": "POW",
     "shr": "ARITHMETIC_RIGHT_SHIFT", "shl": "LOGICAL_LEFT_SHIFT",
@@ -124,10 +120,6 @@ def _axis(e: Emitter, op: ir.Reduce | ir.Concat | ir.Reverse) -> int:
     return e.layout(op.out).index(op.axis)
 
 
-def _concat(e: Emitter, op: ir.Concat) -> None:
-    e.operator("CONCAT", _inputs(e, op), op.out, _axis(e, op))
-
-
 def _slice(e: Emitter, op: ir.Slice) -> None:
     limits = (layout.stored_shape(s, e.layout(op.out)) for s in (op.start, op.size))
     e.operator("SLICE", [*_inputs(e, op), *map(e.shape, limits)], op.out)
@@ -144,17 +136,9 @@ def _tile(e: Emitter, op: ir.Tile) -> None:
     e.operator("TILE", [*_inputs(e, op), e.shape(multiples)], op.out)
 
 
-def _reverse(e: Emitter, op: ir.Reverse) -> None:
-    e.operator("REVERSE", _inputs(e, op), op.out, _axis(e, op))
-
-
 def _resize(e: Emitter, op: ir.Resize) -> None:
     mode = e.ts.ResizeMode.NEAREST if op.mode == "nearest" else e.ts.ResizeMode.BILINEAR
     e.operator("RESIZE", [*_inputs(e, op), *map(e.shape, (op.scale, op.offset, op.border))], op.out, mode)
-
-
-def _cast(e: Emitter, op: ir.Cast) -> None:
-    e.operator("CAST", _inputs(e, op), op.out)
 
 
 def _transpose(e: Emitter, op: ir.Transpose) -> None:
@@ -204,21 +188,21 @@ _EMITTERS: Mapping[type[Op], Callable[[Emitter, Any], None]] = {
     ir.MatMul: _matmul,
     ir.Rescale: _rescale,
     ir.Clamp: _clamp,
-    ir.Table: _table,
+    ir.Table: lambda e, op: e.operator("TABLE", [*_inputs(e, op), e.const(np.array(op.values, np.int8))], op.out),
     ir.Binary: _binary,
     ir.Select: lambda e, op: e.operator("SELECT", _inputs(e, op), op.out),
     ir.Unary: _unary,
     ir.MaxPool: _max_pool,
     ir.AvgPool: _avg_pool,
     ir.Reduce: _reduce,
-    ir.Concat: _concat,
+    ir.Concat: lambda e, op: e.operator("CONCAT", _inputs(e, op), op.out, _axis(e, op)),
     ir.Slice: _slice,
     ir.Pad: _pad,
     ir.Tile: _tile,
-    ir.Reverse: _reverse,
+    ir.Reverse: lambda e, op: e.operator("REVERSE", _inputs(e, op), op.out, _axis(e, op)),
     ir.Gather: lambda e, op: e.operator("GATHER", _inputs(e, op), op.out),
     ir.Resize: _resize,
-    ir.Cast: _cast,
+    ir.Cast: lambda e, op: e.operator("CAST", _inputs(e, op), op.out),
     ir.Transpose: _transpose,
     ir.Reshape: _reshape,
 }

@@ -87,28 +87,14 @@ def _half_pixel(at: np.ndarray, axis: _Axis) -> np.ndarray:
     return (at + 0.5) / axis.scale - 0.5
 
 
-def _pytorch_half_pixel(at: np.ndarray, axis: _Axis) -> np.ndarray:
-    return _half_pixel(at, axis) if axis.results > 1 else at * 0
-
-
-def _half_pixel_symmetric(at: np.ndarray, axis: _Axis) -> np.ndarray:
-    return _half_pixel(at, axis) + axis.size / 2 * (1 - axis.results / (axis.scale * axis.size))
-
-
-def _align_corners(at: np.ndarray, axis: _Axis) -> np.ndarray:
-    return at * (axis.size - 1) / (axis.results - 1) if axis.results > 1 else at * 0
-
-
-def _asymmetric(at: np.ndarray, axis: _Axis) -> np.ndarray:
-    return at / axis.scale
-
-
 _POSITIONS: dict[str, Callable[[np.ndarray, _Axis], np.ndarray]] = {
     "half_pixel": _half_pixel,
-    "pytorch_half_pixel": _pytorch_half_pixel,
-    "half_pixel_symmetric": _half_pixel_symmetric,
-    "align_corners": _align_corners,
-    "asymmetric": _asymmetric,
+    "pytorch_half_pixel": lambda at, axis: _half_pixel(at, axis) if axis.results > 1 else at * 0,
+    "half_pixel_symmetric": lambda at, axis: (
+        _half_pixel(at, axis) + axis.size / 2 * (1 - axis.results / (axis.scale * axis.size))
+    ),
+    "align_corners": lambda at, axis: at * (axis.size - 1) / (axis.results - 1) if axis.results > 1 else at * 0,
+    "asymmetric": lambda at, axis: at / axis.scale,
 }
 
 
