@@ -24,7 +24,6 @@ def read_yaml(path: Path, error: type[InlayError] = UsageError, prefix: str = ""
     """Plain data of a YAML file.
 
     Args:
-        path: the file.
         error: raised where it cannot be read, is not YAML, or goes beyond the limits.
         prefix: begins the message, such as the option that named the file.
 

@@ -49,11 +49,8 @@ class Duel:
     def finished(self, threshold: float, variance: PooledVariance) -> bool:
         """Whether both had all their turns, or two turns or more already decide.
 
-        They do where they average below ``threshold``, or above it as clearly as is needed in the end.
-
-        Args:
-            threshold: speedup that the candidate needs.
-            variance: of earlier duels; before it is known, no gain is clear before the end.
+        They do where they average below ``threshold``, or above it as clearly as is needed in the end. Before the
+        ``variance`` of earlier duels is known, no gain is clear before the end.
         """
         complete = min(len(self.incumbent_ms), len(self.candidate_ms)) >= self.turns
         even = len(self.incumbent_ms) == len(self.candidate_ms)

@@ -211,11 +211,9 @@ def submitted(
     """A latency arrived for the pending scheme or for the incumbent in its duel.
 
     Args:
-        state: with a pending scheme.
         latency_ms: None where the model failed.
         threshold: speedup over the incumbent that a scheme needs to be accepted.
         turns: of a duel after a promising first reading; 0 accepts that reading.
-        reason: of the failure.
         retry: whether a failure may be the measurement's; in a duel it always may, since the models ran before.
 
     Returns:

@@ -54,10 +54,7 @@ class Subject:
     """The model under tuning.
 
     Args:
-        source: path of a model, or a model in memory.
-        target: what the target runs, and how it wants models written.
         samples: inputs to calibrate with, as ``--data`` takes them; without any, random ones.
-        bind: sizes of dynamic dimensions by symbol.
         bound: what candidates must keep, judged on samples that ranges do not come from: the least SQNR in dB, or more
             than that; None for no bound.
         labels: one per sample, for the metric of ``bound``.

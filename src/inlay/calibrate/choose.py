@@ -49,7 +49,6 @@ def choose_calibration(
     The products of ``g2p_bert`` had 26 to 28 dB with ranges for all, and 31 dB with their own.
 
     Args:
-        task: the model, samples and scores.
         seconds: rough limit of the choice for single domains.
         clock: returns seconds, of which ``seconds`` are; by default one that counts questions, so that a busy machine
             makes the same choice.
@@ -306,9 +305,6 @@ def choose_flips(
     """Try each decision to share one scale or to requantize the other way, on a target without noise in its readings.
 
     Args:
-        choice: how qparams are made so far.
-        prepared: the model.
-        observed: histograms.
         measure: latency (any unit) and SQNR in dB of what may be quantized, with a table; raises TargetError.
     """
     decisions = sharing_of(prepared, observed, choice.method)

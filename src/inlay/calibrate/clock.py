@@ -17,10 +17,7 @@ from inlay.prepare.model import PreparedModel
 class StepClock:
     """A clock that advances by a fixed step at every reading, and whoever asks a question reads it once for each.
 
-    So the same decisions are made on a machine of any speed, and of any load.
-
-    Args:
-        step: seconds.
+    So the same decisions are made on a machine of any speed, and of any load. The ``step`` is in seconds.
     """
 
     def __init__(self, step: float = policy.STEP_SECONDS) -> None:

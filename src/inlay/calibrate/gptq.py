@@ -51,8 +51,6 @@ def round_weights(
     """The weights of all units, in each type that a search tries, rounded by what ``feeds`` show.
 
     Args:
-        prepared: the model.
-        table: qparams of the weights.
         feeds: samples; those after the deadline of a :class:`~inlay.calibrate.clock.FeedsUntil` are not had.
         positions: what of them is padding, which has no share.
         seconds: of a usual processor, by which large weights are left out: the same ones on any machine.

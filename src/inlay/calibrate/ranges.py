@@ -85,8 +85,6 @@ def choose_ranges(probes: Sequence[RangeProbe], method: Method, task: RangeTask)
 
     Args:
         probes: the quantized model, in ways with the same domains: ranges are chosen for the best at the start.
-        method: where to start.
-        task: samples, options and time.
 
     Returns:
         The choice; its ``after_db`` is never below ``before_db``, that of ``method`` for all.
@@ -274,8 +272,6 @@ class RangeProbe:
 
     Args:
         prepared: the model; the qparams of activations of its target's usual type are inputs.
-        placement: what is quantized.
-        table: qparams of weights and of constants, and corrected biases.
         domains: by value, the domain whose qparams it shares; a value that shares with none may be missing.
 
     Attributes:

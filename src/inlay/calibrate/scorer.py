@@ -37,11 +37,7 @@ _NUMBERS = itertools.count()  # of tables: models with the same placement differ
 
 
 class ExactOutputs:
-    """What the float model makes of samples: each is run once, by whoever helps.
-
-    Args:
-        prepared: the model.
-    """
+    """What the float model makes of samples: each is run once, by whoever helps."""
 
     def __init__(self, prepared: PreparedModel) -> None:
         self._prepared = prepared
@@ -134,9 +130,7 @@ class OnTarget:
 def score_by(judge: Judge, run: Run) -> Score:
     """How good tables are for placements.
 
-    Args:
-        judge: compares outputs with those of the float model on the scoring samples.
-        run: gives those of quantized models on the same samples.
+    ``judge`` compares what ``run`` gives with the float model's outputs on the scoring samples.
     """
 
     def score(questions: Iterable[Question]) -> Iterator[float | Failed]:

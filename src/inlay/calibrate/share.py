@@ -90,7 +90,6 @@ def flip_sharing(
     """Measure each decision the other way, one after the other, and keep what is better.
 
     Args:
-        decisions: by the ranges and the cost table, in topological order.
         measure: latency (any unit) and fidelity in dB with these operators flipped.
 
     Returns:

@@ -32,9 +32,7 @@ class Lines:
     """One plain line for each stage and trial, and for where a stage is, now and then.
 
     Args:
-        stream: to print to.
         before_s: seconds that the command took until now.
-        clock: returns seconds.
     """
 
     def __init__(self, stream: TextIO, before_s: float = 0.0, clock: Clock = time.monotonic) -> None:
@@ -69,7 +67,6 @@ class LiveTable:
     """A table that is redrawn: stage, incumbent, interval, trials, budget left, and the latest trials.
 
     Args:
-        console: to draw on.
         before_s: seconds that the command took until now.
     """
 

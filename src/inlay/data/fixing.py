@@ -22,7 +22,6 @@ def parse_fixed(given: FixedValues, specs: Sequence[InputSpec]) -> dict[str, Any
     """Values of inputs by name, checked against the inputs, as nested lists.
 
     Args:
-        given: what the user asks for.
         specs: the inputs, with the sizes that the user bound.
 
     Raises:

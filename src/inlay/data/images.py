@@ -83,9 +83,7 @@ def read_images(files: Sequence[Path], specs: Sequence[InputSpec], wish: Images,
     """Images as one array by the name of the model's input; its first axis counts them.
 
     Args:
-        files: at least one.
         specs: the inputs, of which there must be one.
-        wish: what the model's input leaves open.
         where: names the folder in messages.
 
     Raises:

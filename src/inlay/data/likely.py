@@ -40,9 +40,7 @@ _OTHERS = (128, 512, 32, 2048)
 def likely_sizes(specs: Sequence[InputSpec], guess: int = _OTHER) -> dict[str, int]:
     """A plausible size for each dynamic dimension, by symbol: the one that a delivered model remembers, if any.
 
-    Args:
-        specs: the inputs.
-        guess: the size of dimensions that nothing is known of.
+    Those that nothing is known of are ``guess``.
     """
     found: dict[str, int] = {}
     for spec in specs:
@@ -85,8 +83,6 @@ def random_samples(specs: Sequence[InputSpec], rng: np.random.Generator, count: 
 
     Args:
         specs: the inputs; an unknown first dimension (the batch) is 1.
-        rng: source of the values.
-        count: number of samples.
 
     Raises:
         UsageError: a dynamic dimension other than the first has no size, an input is neither float nor integer, or it
@@ -174,10 +170,7 @@ def _ids(spec: InputSpec) -> int:
 def template(specs: Sequence[InputSpec], sizes: Mapping[str, int] | None = None, remark: str = "") -> str:
     """A Python program that writes samples for ``--data``, to be filled in.
 
-    Args:
-        specs: the inputs.
-        sizes: of dynamic dimensions, by symbol; plausible ones by default.
-        remark: what is known of these sizes.
+    Dynamic dimensions have plausible sizes by default; ``remark`` says what is known of them.
     """
     sizes = {**likely_sizes(specs), **(sizes or {})}
     shapes = {s.name: [sizes[d] if isinstance(d, str) else d for d in s.dims or ()] for s in specs}

@@ -34,8 +34,6 @@ class Padding:
         """The padding of samples with these outputs.
 
         Args:
-            feeds: the samples.
-            outputs: of a model, for each of them.
             mask: the input that tells; or by the rule, or none.
 
         Raises:

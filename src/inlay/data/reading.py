@@ -46,8 +46,6 @@ def read_samples(
             may also hold an array per sample, ``INPUT_0``, ``INPUT_1``, …, in which shapes may differ; a folder holds
             such files, each with one sample or several, or ONNX ``test_data_set_*`` folders, or images; for ``.jsonl``
             see :mod:`inlay.data.tokens`.
-        specs: the model's inputs.
-        images: how images become arrays.
         find: finds the function that ``module:function`` names; by default one that runs in this process.
 
     Raises:
@@ -121,10 +119,6 @@ def read_labels(source: str | Path, count: int) -> np.ndarray:
 def load_function(text: str, option: str) -> Callable[..., Any]:
     """The function that ``module:function`` names; modules in the working directory are found too.
 
-    Args:
-        text: ``module:function``.
-        option: the command-line option, for messages.
-
     Raises:
         UsageError: there is no such module or function, or importing it fails.
     """
@@ -149,7 +143,6 @@ def as_given(where: str, given: object) -> Feed | list[Feed]:
     """What a function or a caller gave for samples, as arrays that nobody else changes: of a generator all it yields.
 
     Args:
-        where: begins messages.
         given: feeds one by one, or one mapping of stacked arrays.
 
     Raises:
@@ -166,10 +159,7 @@ def as_given(where: str, given: object) -> Feed | list[Feed]:
 def arrays_of(given: object, who: str, which: str = "") -> Feed:
     """Arrays by name, of numbers or text: objects of other kinds are code, and do not travel.
 
-    Args:
-        given: a mapping.
-        who: gave it, for messages.
-        which: of what was given, for messages.
+    Messages say ``who`` gave ``which``.
 
     Raises:
         DataError: it is something else.

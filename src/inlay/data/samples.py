@@ -232,8 +232,6 @@ def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, ot
     scene, and a scene in both selection and verification would make the verified accuracy too optimistic.
 
     Args:
-        samples: at least one.
-        rng: shuffles.
         calibration: most samples for calibration.
         others: most samples in each of the other parts.
     """

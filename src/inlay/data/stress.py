@@ -79,9 +79,7 @@ def stress_set(
 
     Args:
         samples: real ones; of random ones there are no variations.
-        specs: of the inputs, with their dynamic dimensions.
         augment: ``none``, ``auto``, or the user's own as ``module:function``.
-        rng: source of noise and order.
         each: samples that are varied in each way, at most.
         most: variations in all, at most; each way comes once before any comes twice.
         find: finds the function that ``module:function`` names; by default one that runs in this process.

@@ -44,12 +44,7 @@ def bound(
     """What INT8 brings to a float model at most.
 
     Args:
-        file: the model.
-        target: what the target runs, and its rewrites.
         samples: the first ones make ranges.
-        worker: profiles.
-        folder: for files.
-        feed: file of the inputs to profile with.
         factor: from the times of profiled kernels to those without a profiler.
     """
     folder.mkdir()

@@ -31,12 +31,8 @@ class Laboratory:
     """Builds mended forms of one model, and says what ran.
 
     Args:
-        worker: runs them.
         model: in its Q/DQ form; is not changed.
-        target: rules and preconditions.
         found: what may be wrong with the model, by operator.
-        folder: for files.
-        feed: inputs to profile with.
     """
 
     def __init__(
@@ -114,8 +110,6 @@ def prove(
     """Try each suspect alone, in the order given, for as long as there may be ``more`` experiments.
 
     Args:
-        laboratory: builds.
-        found: operators that ran in float, with faults that can be mended.
         together: what ran once all of them were mended.
         more: whether a further model may be built.
     """

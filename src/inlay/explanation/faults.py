@@ -38,10 +38,7 @@ def suspects(graph: ir.Graph, plain: Graph, rules: Rules, rows: Sequence[Precond
     """Every operator of a Q/DQ graph, by node name.
 
     Args:
-        graph: with its Q/DQ nodes.
         plain: the float graph inside it, for conditions that do not speak of Q/DQ.
-        rules: of the target.
-        rows: of its preconditions.
     """
     found = {}
     for node in operators_of(graph):

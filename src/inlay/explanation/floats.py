@@ -45,8 +45,6 @@ def grouped(
     """A profile by operators of the plain form: what makes floats of an operator's integer sums counts for it.
 
     Args:
-        found: the profile.
-        graph: that was profiled.
         replaced: by the name of each operator of the plain form, the first and the last node that it stands for.
         kept: names of all nodes of the plain form.
     """
@@ -86,10 +84,6 @@ def in_float(
 
     Args:
         models: the quantized one and the float model in it.
-        worker: runs both, in interleaved blocks.
-        rules: of the target.
-        folder: for files; is made.
-        feed: inputs.
         factor: from the times of profiled kernels to those without a profiler.
         deadline: no further block is begun after it.
     """

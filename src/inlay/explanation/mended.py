@@ -52,7 +52,6 @@ def put_back(model: ir.Model, operators: Sequence[IntegerOperator], names: Colle
     Args:
         model: with operators on integers; is not changed.
         operators: rows of the targets, besides those of ONNX.
-        names: of operators in the plain form.
     """
     given, _ = fix_names(model.clone())
     found = write_plain(given.clone(), operators).replaced

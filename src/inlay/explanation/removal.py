@@ -50,13 +50,7 @@ def timed(
 ) -> tuple[Waste, ...]:
     """``rows`` with the prices of the dearest idle pairs measured, as far as the time reaches; the dearest first.
 
-    Args:
-        rows: conversions, priced by a profile.
-        worker: times.
-        model: that was profiled, as it was given.
-        folder: for files; is made.
-        feed: inputs.
-        deadline: no model is timed after it.
+    No model is timed after the ``deadline``.
     """
     dear = [w for w in rows if w.kind == "idle-pair" and w.share >= policy.PAIR_SHARE][: policy.TIMED_PAIRS]
     if not dear or not deadline.left or "latency" in worker.lacks:

@@ -16,12 +16,7 @@ _SIZES_ONLY = ("Shape", "Size")  # operators that read the sizes of a value, who
 
 
 def wasted(graph: ir.Graph, found: Executed) -> tuple[Waste, ...]:
-    """The conversions of a profile, the most expensive first.
-
-    Args:
-        graph: that was profiled.
-        found: its profile.
-    """
+    """The conversions of a profile, the most expensive first."""
     values = {str(v.name): v for n in graph for v in n.outputs} | {str(v.name): v for v in graph.inputs}
     spent: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for (name, kind), ns in found.conversions.items():

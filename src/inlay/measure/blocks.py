@@ -60,10 +60,8 @@ def reading(ns: np.ndarray) -> float:
 
     Interruptions only ever add time, so they are in the slower half. The median of two inferences is their mean, so it
     includes each interruption: with one inference in ten taking 1.5 times as long, the standard deviation of its ratios
-    is three times as large at two inferences and 1.5 times at four; without interruptions it is 3 % smaller.
-
-    Args:
-        ns: nanoseconds of each inference, shape (inferences,).
+    is three times as large at two inferences and 1.5 times at four; without interruptions it is 3 % smaller. ``ns`` are
+    the nanoseconds of each inference, shape (inferences,).
     """
     return float(np.sort(ns)[: (len(ns) + 1) // 2].mean())
 
@@ -109,9 +107,7 @@ def run_block(executables: Sequence[Clocked], repeats: Sequence[int], feed: Feed
 def weighted(blocks: Sequence[Block], weights: Sequence[float]) -> Block:
     """One block out of one for each feed: the mean inference, where each feed has its share of them.
 
-    Args:
-        blocks: of the same models, on one feed each.
-        weights: share of each feed; they add up to one.
+    ``blocks`` are of the same models, on one feed each; ``weights`` add up to one.
     """
     if len(blocks) == 1:
         return blocks[0]

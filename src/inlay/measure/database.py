@@ -26,7 +26,6 @@ class NotOurs(Exception):
     """A file holds something that Inlay does not make; the message says what.
 
     Args:
-        what: for people.
         application: the number in the file's header that says whose it is.
     """
 
@@ -46,8 +45,6 @@ def look(path: Path, known: Objects, needed: Collection[str]) -> None:
     """Read the schema of a file, and nothing else; nothing is written to it or beside it.
 
     Args:
-        path: the file.
-        known: what it may hold.
         needed: names of tables that it must hold, unless it is empty.
 
     Raises:

@@ -88,9 +88,7 @@ class Journal:
     """The journal of one run.
 
     Args:
-        path: the SQLite file; created if it does not exist.
         identity: what must be equal for the run to resume; None to read the journal of any run.
-        restart: delete the journal of an earlier run first.
         seconds: how long this session has taken so far; recorded with everything else.
 
     Attributes:

@@ -45,14 +45,8 @@ def gain_in_float32(
     second look, which had no part in the question, is what is returned.
 
     Args:
-        own: runs models in the target's own precision.
-        exact: the target as it computes in float32.
         start: starts a worker; all but the one that is returned are ended here.
-        model: the model.
-        feed: file of the inputs that latency is measured on.
         slot_ns: nanoseconds that one reading should take at least.
-        rng: draws orders.
-        clock: returns seconds.
         look_s: seconds of readings, behind which no further block of a look is begun.
 
     Returns:

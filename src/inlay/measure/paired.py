@@ -157,7 +157,6 @@ def joined(parts: Sequence[Timing], apart: bool = False) -> Timing:
     """The blocks of all parts, in turn, of the same models.
 
     Args:
-        parts: at least one.
         apart: each was read in processes of its own; else all in the same one.
     """
     ns, drift, taken, hit = (
@@ -182,8 +181,6 @@ def read_again(found: Timing, blocks: int, again: Callable[[int], Timing]) -> Ti
     """The blocks ``found``, where preempted ones are read once more: they count only where too few others remain.
 
     Args:
-        found: the first ones.
-        blocks: how many are wanted.
         again: reads so many more, or fewer where the time ends, and returns all.
     """
     disturbed = int(found.preempted.sum())
@@ -197,11 +194,8 @@ def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
     smallest and the k-th largest of them, k from the null distribution of the signed-rank statistic (Hollander, Wolfe
     and Chicken, *Nonparametric Statistical Methods*, 3.3). Fewer than six differences give an unbounded interval. Ranks
     of six to nine cannot say more than 0.97 to 0.996, however clear the case is: beyond, the interval is Student's,
-    around the mean, and reaches as far as the smallest and largest Walsh average at least.
-
-    Args:
-        differences: shape (n,), finite.
-        level: confidence level.
+    around the mean, and reaches as far as the smallest and largest Walsh average at least. ``differences`` are finite,
+    shape (n,).
     """
     d = np.asarray(differences, np.float64)
     if d.size == 0:
@@ -230,14 +224,9 @@ def speedup(base: Series, other: Series, level: float = LEVEL) -> Interval:
     spread over models and blocks. The estimate is that of the readings without what was taken.
 
     Where processes differ by more than their blocks explain, the interval reaches as much farther (:func:`_between`),
-    and where other processes computed meanwhile, by what moments differ then (:func:`_moment`).
-    It is (0, inf) where there are too few readings for the level. Readings without noise have the ratio of one pair,
-    and a model has that of 1 to itself.
-
-    Args:
-        base: of the model to compare with.
-        other: of the other one, in the same blocks.
-        level: confidence level.
+    and where other processes computed meanwhile, by what moments differ then (:func:`_moment`). It is (0, inf) where
+    there are too few readings for the level. Readings without noise have the ratio of one pair, and a model has that of
+    1 to itself. Both were read in the same blocks.
     """
     if base is other:
         return Interval.exactly(1.0)
@@ -281,11 +270,6 @@ def _between(groups: Sequence[np.ndarray], before: Sequence[np.ndarray], level: 
     ranks alone cover the truth in 65 % of cases, with this in 92 %; the interval is half as wide again where processes
     do not differ, a fifth with six of them. With three earlier ones, it is covered in 97 %, by intervals a third
     narrower; where moments differ by 2 % and nothing else does, in 56 % in place of 22 %.
-
-    Args:
-        groups: log-ratios of the blocks of each process.
-        before: those of earlier processes.
-        level: confidence level.
     """
     known = [*groups, *before]
     if not groups or len(known) < 2:
@@ -300,10 +284,7 @@ def _moment(groups: Sequence[np.ndarray], level: float) -> float:
     """How far the mean of one moment on a busy machine may be from that of all moments, to each side.
 
     No run is long enough to tell from its own readings, so it is taken in proportion to how its blocks scatter.
-
-    Args:
-        groups: log-ratios of the blocks of each process, read within seconds.
-        level: confidence level.
+    ``groups`` are log-ratios of the blocks of each process, read within seconds.
     """
     if not groups:
         return 0.0

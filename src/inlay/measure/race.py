@@ -33,13 +33,8 @@ class Meter:
     """Measures interleaved blocks of artifacts, through a worker, with every block in the journal.
 
     Args:
-        worker: where models run.
         journal: keeps each block, and returns those of an interrupted run.
-        feed: the inputs that latency is measured on.
-        protocol: kept as an attribute.
         seed: of the order of models within blocks.
-        sleep: waits a number of seconds.
-        clock: returns seconds.
         left_s: seconds that races may still take: no further look is begun that would not be over by then.
 
     Attributes:
@@ -109,10 +104,6 @@ class Meter:
         """Measure until it is clear whether ``candidate`` beats ``incumbent``, or ``most_blocks`` are spent.
 
         Args:
-            kind: of race, for the journal.
-            baseline: the model as it was given.
-            incumbent: the fastest one so far.
-            candidate: the one in question.
             brief: a first look is enough, since nothing is decided by it.
 
         Raises:
@@ -151,12 +142,6 @@ def predictive_power(found: Interval, level: float, blocks: int, most: int) -> f
     flat prior: with the standard error ``s`` now and ``f = s sqrt(blocks / most)`` in the end, the final estimate is
     normal around the current one with variance ``s^2 - f^2``, and must exceed ``z f``. 1 where there is no interval
     yet.
-
-    Args:
-        found: speedup so far, with its interval.
-        level: confidence level of the interval.
-        blocks: blocks so far.
-        most: blocks in the end.
     """
     if not 0.0 < found.low <= found.high < math.inf or blocks >= most:
         return 1.0

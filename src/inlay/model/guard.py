@@ -102,7 +102,6 @@ def call(doing: str, function: Callable[..., T], *arguments: Any, limits: Limits
         doing: what it does, for messages ("running the model").
         function: one that can be imported by its name.
         arguments: residents, or values that can be pickled.
-        limits: what the call may take.
 
     Raises:
         InlayError: raised by ``function``.

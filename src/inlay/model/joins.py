@@ -62,7 +62,6 @@ def joins_of(model: ir.Model, feed: Mapping[str, np.ndarray]) -> Joins:
     """For each float output that a Concat joins, and each of its axes, numbers that say what belongs together.
 
     Args:
-        model: any model; it is not changed.
         feed: one sample, for sizes.
 
     Returns:
@@ -117,7 +116,6 @@ def joins_within(tails: Tails, shapes: Mapping[str, Sequence[int | None]]) -> Jo
     """What :func:`joins_of` says of outputs, of every value of ``tails``.
 
     Args:
-        tails: as :func:`joining_tails` has them.
         shapes: by value name; of values that it lacks, or of which a size is not known, nothing is said.
     """
     return _known_joins(_all_labels(tails, shapes))

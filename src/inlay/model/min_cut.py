@@ -14,7 +14,6 @@ class FlowNetwork:
     """A flow network from :data:`SOURCE` to :data:`SINK`, whatever its capacities: they are given with each cut.
 
     Args:
-        nodes: how many there are.
         edges: tail and head of each; several between the same two nodes count together.
     """
 
@@ -29,8 +28,7 @@ class FlowNetwork:
     def source_side(self, capacities: np.ndarray) -> np.ndarray:
         """Which nodes are on the source's side of a minimum cut, the fewest of several; shape (nodes,), bool.
 
-        Args:
-            capacities: of each edge, shape (edges,), float; negative ones count as zero, infinite ones are not cut.
+        ``capacities``, shape (edges,): negative ones count as zero, infinite ones are not cut.
         """
         from scipy.sparse import csr_array  # takes long to load: what is refused or fails before is so at once
         from scipy.sparse.csgraph import breadth_first_order, maximum_flow

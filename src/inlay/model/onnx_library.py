@@ -72,7 +72,6 @@ def infer_shapes(model: ir.Model, strict: bool = True) -> None:
     """Set the types and shapes that ONNX's rules give the values of ``model``.
 
     Args:
-        model: is changed.
         strict: where one operator breaks a rule, nothing changes; otherwise only its own results stay unknown.
 
     Raises:

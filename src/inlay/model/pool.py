@@ -150,7 +150,6 @@ def each(
     Without a pool each call is answered here once it is asked for.
 
     Args:
-        function: as of :meth:`WorkerPool.submit`.
         calls: the arguments of each, made when their turn comes. What making them raises is raised in their turn.
         here: what gives the same in this process; the function itself by default.
     """

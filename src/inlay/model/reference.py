@@ -36,8 +36,6 @@ class Session:
     """One ONNX Runtime session, in the guarded process.
 
     Args:
-        proto: the model; its weights may be in ``store``.
-        store: where external weights are read from.
         optimize: enable all graph optimizations of the runtime; otherwise only the basic ones; None disables these too.
         fuse_qdq: fuse operators between Q and DQ nodes into integer kernels; otherwise these nodes only round values
             and all kernels are float.
@@ -94,10 +92,7 @@ class Session:
     def inside(self, feeds: Sequence[Mapping[str, np.ndarray]], function: Callable[..., T], *arguments: Any) -> T:
         """What ``function`` returns for the session itself and ``arguments``, where it lives: outputs need not travel.
 
-        Args:
-            feeds: those that it runs, for the limits.
-            function: can be imported by its name.
-            arguments: can be pickled.
+        It can be imported by its name, and they can be pickled; limits go by ``feeds``.
 
         Raises:
             RunFailed: the runtime fails.
@@ -112,8 +107,7 @@ class Session:
 class SharedSession:
     """A session that whoever helps has as well, so that several feeds are run at a time.
 
-    Args:
-        proto, store, optimize, fuse_qdq: as of :class:`Session`.
+    Arguments are those of :class:`Session`.
 
     Raises:
         CompileFailed, Crashed, TimedOut: as of :class:`Session`; where somebody helps, when it first runs.
@@ -157,10 +151,7 @@ def outputs_of(
 ) -> list[dict[str, np.ndarray]]:
     """Every output by name, for each of ``feeds``. Raises CompileFailed, RunFailed, Crashed, TimedOut.
 
-    Args:
-        model: it.
-        feeds: its inputs.
-        briefly: as of :class:`Session`: the last digits are those of others that were run so.
+    Briefly, as of :class:`Session`, the last digits are those of others that were run so.
     """
     # not fused: large weights are dequantized once, not for each feed
     session = Session(model.proto, model.store, fuse_qdq=False, briefly=briefly)

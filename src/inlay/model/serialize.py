@@ -29,10 +29,8 @@ def proto_with(model: ir.Model, constant: Constant, ir_version: int | None = Non
     """``model`` as a proto with other tensors for its initializers.
 
     Args:
-        model: is not changed.
         constant: gives the tensor that stands for an initializer, by its name and its own tensor, where it is another
             one as a proto of that name; None makes it an input of the graph.
-        ir_version: of the proto; the model's own by default.
 
     Raises:
         ModelError: something was read that cannot be written.

@@ -52,9 +52,8 @@ def hash_combine(seed: int, number: int) -> int:
 def canonical_order(labels: Sequence[int], edges: Iterable[tuple[int, int, int]]) -> Sequence[int]:
     """The vertices in canonical order. About O(edges) on graphs without large cells of symmetric vertices.
 
-    Args:
-        labels: 64-bit label of each vertex, in topological order.
-        edges: ``(from, to, label)`` with ``from < to``; parallel edges are allowed.
+    ``labels`` have 64 bits, of vertices in topological order; edges, ``(from, to, label)`` with ``from < to``, may be
+    parallel.
     """
     count = len(labels)
     before: Neighbours = [[] for _ in range(count)]

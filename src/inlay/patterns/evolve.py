@@ -116,11 +116,8 @@ class Evolve:
     """The strategy: see the module's docstring. Fulfils :class:`inlay.search.base.Strategy`.
 
     Args:
-        space: the search space of the normalized model.
         base: the placement to start from, such as the best known; it is proposed first unless it is empty.
-        config: settings.
         rng: source of all random choices; by default made from ``config.seed``.
-        cache: schemes from earlier runs, which are tried first.
         seeds: existing placements; the schemes that they amount to are tried before any is drawn.
         rewrites: selectable rewrites to apply wherever their ports are quantized, besides those of ``base``.
         base_speedup: speedup of ``base`` over float, if it was measured before; 1 for the empty placement.
@@ -308,7 +305,6 @@ class Evolve:
 
         Args:
             searches: by signature, :meth:`PatternSearch.to_data` of each; patterns that the model lacks are left out.
-            proposed: digests of placements.
         """
         self._proposed |= set(proposed)
         self._cached_tried |= len(proposed) > 1

@@ -97,12 +97,7 @@ class Coverage:
 
 
 class KnownSchemes:
-    """The schemes of a cache for the patterns of one model.
-
-    Args:
-        space: of the model.
-        cache: from earlier runs, on this model or others.
-    """
+    """The schemes of a cache for the patterns of one model."""
 
     def __init__(self, space: SearchSpace, cache: PatternCache | None) -> None:
         self._space = space
@@ -155,7 +150,6 @@ class KnownSchemes:
         Args:
             measured: schemes with the speedup of their best placement, by signature of their pattern; of equal
                 speedups the first is preferred.
-            config: limits of the cache.
 
         Returns:
             What was measured; and of the given cache what was not, with what has no match in this model.

@@ -35,8 +35,6 @@ def find_sequences(
     """Partition all nodes into leaves, and the leaves into sequences; linear time.
 
     Args:
-        graph: the model.
-        rules: the target's table, which decides what an anchor is.
         blocks: fork/join blocks; no sequence crosses the border of one.
         anchor_of: name of the anchor by the name of the activation fused into it; the two share a leaf.
         limit: most nodes of a leaf (a unit that is larger by itself stays whole).

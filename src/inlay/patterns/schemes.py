@@ -240,9 +240,6 @@ class SchemeCompletion:
       (*promotion*): the Concat can then run on integers and the producer can be fused, at no cost.
 
     Args:
-        graph: the model.
-        units: its units.
-        rules: the target's table.
         base: a placement whose types are kept for the ports selected, and whose constants are kept where no activation
             decides about them (weight-only quantization).
         rewrites: selectable rewrites to apply wherever their ports are quantized, besides those of ``base``.

@@ -115,11 +115,8 @@ def find_search_space(
     """Regions, patterns and insertion points of ``graph``.
 
     Args:
-        graph: the model.
-        rules: the target's table.
         nodes: globs over node names; only ports of matching nodes are legal. None means all.
         allowed: names of nodes, as a further restriction; None means all.
-        config: sizes of regions.
         groups: the regions; None to find them.
         units: all units of ``graph``; None to find them.
 

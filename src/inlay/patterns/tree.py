@@ -181,7 +181,6 @@ def regions_of_groups(graph: Graph, groups: Iterable[RegionGroup], config: Confi
     """The tree of regions that a user supplies; nodes that are in none of them become leaves as they come.
 
     Args:
-        graph: the model.
         groups: the regions right below the root.
         config: bounds the leaves of what is left.
 

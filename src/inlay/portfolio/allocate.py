@@ -73,7 +73,6 @@ def next_slice(runs: Sequence[Progressed], left_s: float) -> Slice | None:
     """Which of ``runs`` gets time next; None where there is no more time, or nobody who needs it.
 
     Args:
-        runs: all runs of the fleet.
         left_s: seconds of the fleet's budget that are neither spent nor promised to slices under way; infinite without
             a limit.
     """

@@ -17,7 +17,6 @@ def targets_of(
     Args:
         targets: several, or :data:`~inlay.targets.registry.AUTO` alone.
         given: options by name, or as ``NAME=VALUE``.
-        threads: for those that take them.
 
     Raises:
         UsageError: no such target or option.
@@ -39,7 +38,6 @@ def measurable(given: Sequence[str], threads: int) -> tuple[dict[str, TargetSpec
 
     Args:
         given: options as ``NAME=VALUE`` or ``TARGET.NAME=VALUE``.
-        threads: for those that take them.
     """
     specs: dict[str, TargetSpec] = {}
     others: dict[str, str] = {}

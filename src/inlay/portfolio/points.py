@@ -34,11 +34,7 @@ def ladder(fronts: Sequence[Sequence[Point]], runs: Sequence[float]) -> list[Cho
     """Choices from the fastest points of all parts to the most accurate ones.
 
     From each rung to the next, one part goes on by one point: the one that loses most noise for the time that it gives
-    up.
-
-    Args:
-        fronts: the points of each part, as :func:`front` gives them.
-        runs: how often each part runs.
+    up. ``runs`` says how often each part runs.
     """
     at = [0] * len(fronts)
     rungs = [tuple(at)]
@@ -64,11 +60,6 @@ def fastest_kept(fronts: Sequence[Sequence[Point]], runs: Sequence[float], keeps
 
     Along the ladder it is looked for by bisection. What had to be given up there may have been innocent: then each part
     alone is tried at faster points again, the one that brings most first.
-
-    Args:
-        fronts: as for :func:`ladder`.
-        runs: as there.
-        keeps: whether a choice keeps the bound.
     """
     rungs, keeps = ladder(fronts, runs), cache(keeps)  # no question is asked twice
     if len(rungs) == 1 or keeps(rungs[0]):

@@ -80,13 +80,8 @@ def open_portfolio(
     """Lock the folder of ``journal``, and open that.
 
     Args:
-        journal: of the command.
         identity: what must be equal for the command to go on where an earlier session stopped.
-        progress: hears what happens.
-        restart: forget earlier sessions.
         budget_s: seconds of all sessions; None for no limit.
-        begun: when this session began.
-        clock: returns seconds.
 
     Raises:
         JournalError: the folder is in use, belongs to another command, or cannot be written.

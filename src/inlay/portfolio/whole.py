@@ -69,12 +69,7 @@ def whole_judge(
     """The judge, once the given pipeline is evaluated.
 
     Args:
-        evaluator: whom it asks.
-        bound: what must be kept.
-        parts: the given models.
-        held: what the command holds open.
         budget_s: of the command; infinite without a limit.
-        seed: of the draws of intervals.
 
     Raises:
         DataError: the evaluation fails.

@@ -44,11 +44,7 @@ def metadata(target: str, placement: Placement, calibration: str) -> dict[str, s
 class CandidateWriter:
     """Placements as files that a target can build.
 
-    Args:
-        prepared: the model.
-        table: qparams; also an attribute.
-        calibration: digest of ``table``'s origin.
-        target: fingerprint of the target, for the metadata.
+    The ``table`` of qparams, also an attribute, is of the origin whose digest is ``calibration``.
     """
 
     def __init__(self, prepared: PreparedModel, table: QParamsTable, calibration: str, target: str) -> None:

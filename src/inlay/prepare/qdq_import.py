@@ -60,11 +60,9 @@ def import_qdq(
     """Import the placement of the model itself, where it came quantized, and that of the Q/DQ baseline, where given.
 
     Args:
-        prepared: the model.
         baseline: the same function with Q/DQ nodes.
         float_rewrites: of the target that ``prepared`` is for.
         feeds: samples to take the baseline apart with.
-        folder: for scratch files.
 
     Raises:
         ModelError: the baseline does not run.

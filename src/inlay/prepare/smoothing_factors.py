@@ -166,7 +166,6 @@ def best_scales(channels: Channels | None, allowed: float) -> tuple[float, ...] 
     """The scales of an activation's channels that leave the least error in its products with 8 bits.
 
     Args:
-        channels: of the activation.
         allowed: error with them, over that without.
 
     Returns:

@@ -80,8 +80,6 @@ def find_scales(
     not, scales are looked for in models with layer normalizations, behind which outliers are.
 
     Args:
-        prepared: the model.
-        feeds: calibration samples.
         deadline: when they must be known. Inputs that there is no time for keep their scales, and so do those for which
             the error cannot be judged by then.
         mask: the input that says which positions are padding and do not count, as of ``Samples``.
@@ -165,11 +163,7 @@ def _that_help(
     time for all modes, the first ones tell. What there is time to judge stands.
 
     Args:
-        noise: of the products.
-        scales: of their activations.
         with_scales: the model with some of these, and the SQNR in dB of its float outputs.
-        deadline: when it must be known,
-        soon: and when it should.
     """
     free = {i.value: scales[i.value] for i in noise.inputs if i.normalization and i.value in scales}
     attempts = [tried for tried in ((free, scales) if len(free) < len(scales) else (scales,)) if tried]
@@ -211,7 +205,6 @@ def _gains(gains_db: np.ndarray, least_db: float, hidden_db: Callable[[], float]
 
     Args:
         gains_db: of each mode, and at last of static products with all in low precision.
-        least_db: that is to be gained.
         hidden_db: finds out what is gained besides; asked only where it decides.
     """
     most_db = np.full(gains_db.shape, _OUTPUT_GAIN_DB)

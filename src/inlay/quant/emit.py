@@ -77,8 +77,6 @@ class Emitter:
     """Writes candidates of one model; each weight is quantized and stored once, and candidates refer to it.
 
     Args:
-        model: the normalized model.
-        graph: its indexed view.
         store: where weights live; candidates must be built in its folder.
         rewrites: of the target, in the order in which they are applied.
         shapes: the graph by whose shapes rewrites decide whether they apply; ``graph`` by default.
@@ -163,11 +161,6 @@ class Emitter:
         self, placement: Placement, table: QParamsTable, metadata: Mapping[str, str] | None = None
     ) -> onnx.ModelProto:
         """The model with ``placement`` set in; its larger tensors refer to the store.
-
-        Args:
-            placement: ports of this model.
-            table: qparams of the values that those ports read.
-            metadata: entries for the model's metadata properties.
 
         Raises:
             ModelError: a port that the model does not have, or whose value cannot be quantized; or a type that needs

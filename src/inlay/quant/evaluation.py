@@ -91,7 +91,6 @@ def read_scores(found: Any, who: str, name: str) -> dict[str, Score]:
     Args:
         found: a number; numbers, one for each sample; or a mapping from names to these, or to a mapping with ``value``
             and ``per_sample`` (at least one of both), ``weights`` and ``higher_is_better``.
-        who: begins messages.
         name: of a score that comes without one.
 
     Raises:
@@ -163,8 +162,6 @@ def allowed(bound: EvaluationBound, found: Evaluation, spread: Mapping[str, floa
     """What the scores of the given model, and what was asked for, allow others; scores without a direction not.
 
     Args:
-        bound: what was asked for.
-        found: the given model's scores.
         spread: of each score between two calls with the same model, by which it may fall less.
 
     Raises:

@@ -76,9 +76,7 @@ SIZES = frozenset({"Shape", "Size"})
 def extract(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> Extraction:
     """Take Q/DQ pairs out of a copy of ``model``; see the module's text. Never fails on a valid model.
 
-    Args:
-        model: of any origin.
-        operators: of the targets' runtimes, on integers.
+    Besides those of ONNX, it knows the targets' ``operators`` on integers.
     """
     ours = is_ours(model)
     copy, selected = _undone(model)

@@ -292,12 +292,6 @@ class NoiseProbe:
     """Noise of any placement, by running the switchable model on a few samples.
 
     Args:
-        base: the normalized model, its weights in ``store``.
-        store: weights.
-        graph: index of the model.
-        units: its units.
-        rules: types.
-        table: qparams.
         briefly: it is asked a few questions only. Nothing is fused or arranged for the kernels then: on a BERT of 45 MB
             that is a build of 0.7 s instead of 3.1, for runs of 0.12 s instead of 0.10.
 
@@ -328,7 +322,6 @@ class NoiseProbe:
         """Set the samples to measure noise on, the noisiest first; raises RunFailed.
 
         Args:
-            feeds: the samples.
             mask: as of ``Samples``.
             parts: how outputs are divided, as their judge does it: ``outputs`` are those parts then.
         """
@@ -353,7 +346,6 @@ class NoiseProbe:
         Ports of the placement that no labelling of units quantizes are left alone.
 
         Args:
-            placement: what is quantized.
             samples: how many are run, the noisiest first; None for all. The others are taken to have the same share of
                 the noise as where everything is quantized.
 

@@ -111,10 +111,6 @@ class Reads:
     def of(cls, moment: np.ndarray, damping: float = DAMPING) -> Reads:
         """Of a moment.
 
-        Args:
-            moment: as the attribute.
-            damping: as :data:`DAMPING`.
-
         Raises:
             numpy.linalg.LinAlgError: it is not positive, or not finite.
         """
@@ -142,9 +138,6 @@ def nearest_output(weight: np.ndarray, scale: np.ndarray, reads: Reads, low: int
     Args:
         weight: float, shape (groups, channels, inputs).
         scale: of each element, of a shape that broadcasts to it.
-        reads: of its inputs.
-        low: least integer.
-        high: largest integer.
 
     Returns:
         float32 of the weight's shape, whole numbers; 0 where the weight is. Where that is no better than the nearest

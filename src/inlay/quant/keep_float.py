@@ -30,9 +30,7 @@ def keep_float(graph: onnx.GraphProto, unique: Callable[[str], str], opset: int 
     """Rewrite ``graph`` in place so that its operators with float weights stay in float.
 
     Args:
-        graph: with Q/DQ nodes.
         unique: derives from a wished name one that the graph does not use yet.
-        opset: of the model.
     """
     constants = {t.name: t for t in graph.initializer}
     producers = {v: n for n in graph.node for v in n.output}

@@ -144,8 +144,6 @@ def state_metric(
 
     Args:
         pairs: of both models, each sample judged with ranges that it had no part in.
-        max_drop: most drop that was asked for.
-        rng: draws.
         clock: seconds; a metric that is too slow for a bootstrap has none.
         resample: a metric that does not count hits may be resampled; without that it has no limit.
     """

@@ -64,7 +64,6 @@ class Unwritten:
         """Leave notes on the nodes of ``graph``, the rewritten one, that are new.
 
         Args:
-            graph: changed in place.
             inverses: of changed constants, by name; others are noted whole.
             selected: by node, the slots at which a placement named rewrites, by rewrite.
         """

@@ -46,10 +46,8 @@ class Histogram:
     """Counts of a stream of elements. Those that are not finite are counted apart, and so are zeros (in addition).
 
     Zero is always represented exactly. After a Relu half of the elements or more are zero; charging them with rounding
-    errors would make every range look too wide.
-
-    Args:
-        limits: what no element exceeds, whatever the samples (:mod:`inlay.quant.limits`).
+    errors would make every range look too wide. No element exceeds ``limits``, whatever the samples
+    (:mod:`inlay.quant.limits`).
     """
 
     def __init__(self, limits: Range = UNLIMITED) -> None:

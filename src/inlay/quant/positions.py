@@ -101,10 +101,6 @@ def find_positions(
     """Where the values of a model hold padding, by the mask of its samples.
 
     Args:
-        proto: the model; its weights may be in ``store``.
-        store: where external weights are read from.
-        graph: of the model.
-        feeds: the samples.
         mask: the input that tells; or by the rule, or none.
         known: the input that the model was found to go by.
 
@@ -167,12 +163,7 @@ def _exchanged(feed: Feed, mask: str, given: Sequence[str]) -> Feed:
 
 
 def position_axes(graph: Graph, inputs: Mapping[str, int]) -> dict[str, int]:
-    """By value the axis of its positions, each of which depends on that position of ``inputs``, as far as is known.
-
-    Args:
-        graph: the model.
-        inputs: axis of positions of those that have one.
-    """
+    """By value the axis of its positions, each of which depends on that position of ``inputs``, as far as is known."""
     axes = dict(inputs)
     for node in graph.nodes:
         own = [(v, axes[v]) for v in node.inputs if v in axes]

@@ -20,7 +20,6 @@ class QDQGraph:
 
     Args:
         graph: edited in place; larger weights are references into ``store``.
-        store: holds those weights.
         unique: derives from a wished name one that the graph does not use yet.
 
     Attributes:
@@ -170,9 +169,7 @@ def path_to_quantizer(
     """The activations between ``node`` and the only QuantizeLinear that reads it, and that; None where there is none.
 
     Args:
-        node: of the graph.
         sole_reader: by value, a node that reads it.
-        qdq: the graph.
         absorbed: operators that the target fuses into the one before them; others end the search.
     """
     between: list[onnx.NodeProto] = []

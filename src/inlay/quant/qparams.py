@@ -111,8 +111,6 @@ class QParamsTable:
     """The qparams of every value that a placement may quantize, computed on first use, then constant.
 
     Args:
-        graph: the normalized model.
-        rules: types, symmetry and weight limits of the target.
         ranges: by value; values of one domain have one range already.
         fixed: qparams that replace computed ones (those of an imported baseline).
         per_tensor: weights that get one scale for all channels.
@@ -231,7 +229,6 @@ class QParamsTable:
         """The float values of the bias at ``port``, less the mean error of the node's rounded weight where known.
 
         Args:
-            port: of a constant bias.
             placement: where given, and it quantizes the weight in another type than the target's, the error is not
                 known, and nothing is taken off.
         """

@@ -131,7 +131,6 @@ def reached(saturations: Sequence[Saturation], arrays: Iterable[Mapping[str, np.
     mask's great negative numbers are clipped to any that still weigh nothing.
 
     Args:
-        saturations: in a model.
         arrays: what that model computes of :attr:`Saturation.value` on samples, in parts of any size.
     """
     excess = {s.node: np.zeros(2) for s in saturations}

@@ -125,9 +125,7 @@ def sensitivity(
     """Noise of every source alone, by at most about ``most`` questions.
 
     Args:
-        switches: what can be quantized.
         units: the units that can be anything but float, in topological order.
-        ask: noise of placements in turn.
         most: questions; a few more are asked where even the coarsest groups take that many.
         apart: units about whose own sources is asked first, each alone, by further questions: what they read and write,
             and their constants.
@@ -212,11 +210,7 @@ def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Sourc
 def units_within(graph: Graph, units: Sequence[Unit], noise: Mapping[str, Powers], limit: float) -> frozenset[str]:
     """Names of the units that remain when the noisiest are left out until the noise of the others is within ``limit``.
 
-    Args:
-        graph: index of the model.
-        units: those that may run in low precision.
-        noise: of each value alone.
-        limit: noise power over signal power that every output may have.
+    ``noise`` is that of each value alone.
     """
     touched = {
         u.name: [v for v in dict.fromkeys([*map(graph.value_of, u.activations), *u.outputs]) if v in noise]

@@ -105,12 +105,7 @@ class Result:
 
 
 class Site:
-    """One operator.
-
-    Args:
-        node: of the main graph of a Q/DQ model.
-        rules: of the target.
-    """
+    """One operator."""
 
     def __init__(self, node: ir.Node, rules: Rules) -> None:
         self.node, self.rules = node, rules

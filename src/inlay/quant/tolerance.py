@@ -143,12 +143,7 @@ class Statement:
 
 
 def state(each_db: Sequence[float], bound_db: float | None = None) -> Statement:
-    """What the SQNR of samples, each judged with ranges that it had no part in, says about new samples.
-
-    Args:
-        each_db: SQNR of each sample's worst output, in dB.
-        bound_db: least SQNR that was asked for.
-    """
+    """What the SQNR of samples, each judged with ranges that it had no part in, says about new samples."""
     db = np.sort(np.minimum(np.asarray(each_db, np.float64), MAX_DB))
     below = 0 if bound_db is None else int(np.count_nonzero(db < bound_db))
     needed = samples_needed(below / max(db.size, 1))
@@ -203,7 +198,6 @@ def spread_db(db: np.ndarray, shared: float = 0.0) -> float:
     """Standard deviation of values of the SQNR in dB, shape (n,): the observed one blended with the usual one.
 
     Args:
-        db: the values.
         shared: share of the variance that they do not show, as they are of one source.
     """
     known, squares = db.size - 1, float(np.square(db - db.mean()).sum()) / (1.0 - shared)

@@ -38,9 +38,6 @@ def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph 
     blocks of pixels, the DepthToSpace before it gets the same qparams: it can move bytes as well.
 
     Args:
-        found: the Q/DQ model taken apart.
-        source: its float model.
-        target: the normalized float model.
         normalized: ``source`` after the passes that made ``target``; by default ``target`` itself, for a model that
             came quantized.
     """

@@ -26,9 +26,7 @@ def find_uneven(arrays: Mapping[str, np.ndarray], joins: Joins, qtype: QType) ->
     """Why one scale does not do, for each value for which it does not.
 
     Args:
-        arrays: values on a sample, by name.
         joins: by value, what is joined into it along each axis (:mod:`inlay.model.joins`).
-        qtype: of the activations.
 
     Returns:
         Reasons by value, for people: a part (:mod:`inlay.quant.parts`) would have less than the accuracy that is asked

@@ -33,8 +33,6 @@ def block_params(weight: np.ndarray, axis: int, qtype: QType) -> QParams:
 
     Args:
         weight: float array; its size along ``axis`` is a multiple of the block.
-        axis: that of the blocks.
-        qtype: a type of blocks.
     """
     shape = weight.shape
     blocks = np.where(np.isfinite(weight), weight, 0.0).astype(np.float32)
@@ -51,8 +49,6 @@ def _least_error(blocks: np.ndarray, axis: int, qtype: QType, shares: Sequence[f
 
     Args:
         blocks: finite float32 numbers.
-        axis: that of a block's elements.
-        qtype: of their integers.
         shares: of a block's largest magnitude, from which its scale is chosen; of equally good ones the first.
     """
     top = np.abs(blocks).max(axis=axis, initial=0.0) / qtype.qmax
@@ -80,14 +76,7 @@ def _rounding_error(blocks: np.ndarray, scale: np.ndarray, axis: int, qtype: QTy
 
 
 def weight_params(weight: np.ndarray, axis: int | None, limit: int, qtype: QType = QType.INT8) -> QParams:
-    """Symmetric qparams: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None.
-
-    Args:
-        weight: float array, at least one dimension when ``axis`` is given.
-        axis: channel axis.
-        limit: largest magnitude of an element.
-        qtype: of the elements.
-    """
+    """Symmetric qparams: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None."""
     axis = None if axis is None else axis % weight.ndim
     return _symmetric(_largest(weight, axis), axis, limit, 0.0, qtype)
 
@@ -124,8 +113,6 @@ class WeightScales:
     """The scales of a model's weights.
 
     Args:
-        graph: the normalized model.
-        rules: of the target.
         per_tensor: weights that get one scale for all channels.
     """
 
@@ -136,8 +123,6 @@ class WeightScales:
         """The qparams of a constant; None where no operator reads it as a weight in this type.
 
         Args:
-            value: the constant.
-            qtype: of its elements.
             data_scale: the scale of the data that a weight is multiplied by; None where it is not known.
         """
         array, (axis, consumers) = self._graph.constant(value), self._readers.get(value, (None, []))

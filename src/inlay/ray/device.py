@@ -44,8 +44,7 @@ class _Process(Worker):
 class Device:
     """Worker processes by key. Every method takes and returns plain data; errors of a target are answers.
 
-    Args:
-        root: where its folder is made; the system's place for temporary files by default.
+    Its folder is made in ``root``, by default the system's place for temporary files.
     """
 
     def __init__(self, root: str | None = None) -> None:

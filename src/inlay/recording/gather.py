@@ -71,11 +71,7 @@ def gather(spool: Path, out: Path, limits: Limits, program: str = "", exit_code:
     """Write samples and ``pipeline.yaml`` into ``out``; nothing if nothing ran.
 
     Args:
-        spool: the folder of the hook.
-        out: made by :func:`prepare`.
         limits: of what is kept for each model, over all processes.
-        program: that was recorded, for people.
-        exit_code: of the program.
     """
     fed = _fed(spool)
     notes = tuple(path.read_text(encoding="utf8") for path in sorted(spool.glob(f"{NOTE}*")))

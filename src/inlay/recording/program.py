@@ -53,10 +53,6 @@ def run_program(command: Sequence[str], scratch: Path, spool: Path, limits: Limi
     Signals that ask this process to end go on to the program, which decides: what it was fed is kept either way.
 
     Args:
-        command: the program and its arguments.
-        scratch: an empty folder.
-        spool: the folder that the hook writes into.
-        limits: of what is kept.
         quiet: what the program prints goes to standard error.
 
     Raises:

@@ -26,9 +26,7 @@ _LONGEST = 12
 def layers_of(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     """The layer of each node: one more than the highest of its producers, but right above its readers without any.
 
-    Args:
-        count: nodes, in topological order.
-        edges: producer and reader, by number.
+    Nodes are in topological order; an edge is its producer and its reader.
     """
     layer = [0] * count
     reads: list[bool] = [False] * count
@@ -42,12 +40,7 @@ def layers_of(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def positions(layer: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[float]:
-    """The horizontal position of each node: neighbors in a layer are at least 1 apart; the leftmost node is at 0.
-
-    Args:
-        layer: of each node.
-        edges: producer and reader, by number.
-    """
+    """The horizontal position of each node: neighbors in a layer are at least 1 apart; the leftmost node is at 0."""
     layers = list(layer)
     below: list[list[int]] = [[] for _ in layer]
     above: list[list[int]] = [[] for _ in layer]

@@ -66,12 +66,6 @@ def compare(
 
     Args:
         files: the models; ratios are to the first.
-        spec: the target.
-        workload: what is timed.
-        blocks: interleaved ones in each process.
-        processes: fresh ones.
-        rng: seeds the order within blocks.
-        lab: where they are timed; this machine by default.
 
     Raises:
         InlayError: a model cannot be built or run.

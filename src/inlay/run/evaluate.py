@@ -72,13 +72,7 @@ class Evaluator:
     """Evaluates candidates one after the other, and keeps the incumbent.
 
     Args:
-        worker: builds, runs and times.
-        meter: races.
-        judge: accuracy on the samples that candidates are judged on.
-        journal: knows the trials of earlier sessions, and takes new ones.
-        feeds: these samples.
         baseline: the model as it was given; first incumbent, and sentinel of every block.
-        baseline_file: its file.
         take: what a builder found out about the model of a key, where one did.
     """
 
@@ -130,9 +124,6 @@ class Evaluator:
         """Evaluate one proposal; a finished trial of this or an earlier session is not repeated.
 
         Args:
-            proposal: the placement, and where it comes from.
-            key: identifies the model.
-            write: makes the model's file.
             source: the file, where the user gave one.
         """
         again = self._by_key.get(key)
@@ -171,9 +162,6 @@ class Evaluator:
         """Kernel times of a model, from the journal where they are known; none when it cannot be profiled.
 
         Args:
-            key: identifies the model.
-            write: makes its file.
-            feed: file of its inputs.
             latency_ns: about what one inference takes.
             seconds: that its inferences may take; where they are too few for a profile, there is none.
         """

@@ -39,11 +39,6 @@ def judged_by_older_rules(journal: Journal) -> str:
 def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placement, Path], Artifact]:
     """What writes a placement of the run to a path, in the form in which the run would have delivered it.
 
-    Args:
-        journal: of the run.
-        file: the model of the run.
-        work: folder for scratch files.
-
     Raises:
         JournalError: the journal is of an older version, or damaged; also when a placement is written.
     """

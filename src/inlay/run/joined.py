@@ -36,7 +36,6 @@ class JoinedStrategy(Protocol):
         """What proposes, made when its turn comes.
 
         Args:
-            incumbent: the best of what was measured so far.
             imported: placements of quantized models that the user gave.
             rewrites: selectable rewrites that make their operators faster.
         """

@@ -34,13 +34,6 @@ def exact_outputs(
 ) -> Sequence[Outputs] | None:
     """The given model's outputs in float32 where those of its target differ: whether they do is decided once in a run.
 
-    Args:
-        in_float32: the given model in the numeric reference.
-        own: what the target makes of the samples.
-        samples: as in ``feeds``.
-        feeds: their files.
-        journal: of the run.
-
     Returns:
         None where the target's own outputs serve, or where the reference cannot run the model.
     """

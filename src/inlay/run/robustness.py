@@ -56,10 +56,7 @@ class StressTest:
         """Of the variations that the float model runs on: it may refuse another length, for instance.
 
         Args:
-            stress: the variations.
-            samples: what they are of.
             folder: a new one for their files.
-            run: the float model.
             parts: how outputs are divided; None to find out.
         """
         paths = save_feeds(folder, stress.feeds)

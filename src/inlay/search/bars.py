@@ -83,11 +83,6 @@ def between(
 
     Each halves what the two differ by. Where labels that follow from others leave nothing in between, it ends.
 
-    Args:
-        failed: labels of a model that fails, shape (units,).
-        ran: labels of one that ran.
-        graph: the units.
-
     Returns:
         The unit and its label; None where several fail only together.
     """

@@ -29,9 +29,6 @@ class NoiseModel:
     """Noise power over signal power at each of the float ``outputs``, as a sum over units and values.
 
     Args:
-        graph: units and values.
-        alone: noise of every source alone.
-        outputs: names of the float outputs, as in ``alone``.
         in_float: noise of the model in float at each output, on the target; none by default.
         most: of that, what lies beneath all others: operators in low precision do not make it.
     """

@@ -31,9 +31,6 @@ class Refine(Scripted):
     """Repair the fastest anchors that violate the accuracy constraint, then flip segments of the incumbent.
 
     Args:
-        units: selectable units, in topological order.
-        label: placement of a set of units.
-        anchors: trials of the anchors by name, complete at the first ``ask``.
         chosen: by name of the anchor, the units that it runs in low precision.
     """
 

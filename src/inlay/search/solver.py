@@ -21,13 +21,7 @@ class Solver:
     The noise model is made when the constraint first rules something out, as probing takes time.
 
     Args:
-        graph: units and values.
-        outputs: names of the float outputs.
-        allowance: how much noise is allowed.
-        sensitivity: measures the noise of every source alone.
         probe: measures the noise of a labeling; None where it cannot.
-        anchors: trials of the anchors by name, complete by the time of the first call.
-        chosen: for each anchor's name, the precisions of its units by name.
         patience: seconds that one integer program may take.
     """
 
@@ -69,10 +63,8 @@ class Solver:
         """The best labeling that keeps the noise allowance, as far as probes can tell; all float where none does.
 
         Args:
-            problem: costs.
             maximum: noise allowed, in place of the allowance's.
             corrections: solutions that are probed, at most.
-            known: labelings to improve on as well.
             exact: finish with integer programs, which take longer.
         """
         relaxed = LagrangianSolver(problem, known)

@@ -99,8 +99,6 @@ def find_clusters(
     that was decided to be float does not count as quantized.
 
     Args:
-        graph: the model.
-        shared: names of shared operators.
         decided: the type of every operator with a decision; None for float.
         boundary: model inputs and outputs that are quantized.
         fallback: the global activation type; None if that is float.

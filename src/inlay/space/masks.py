@@ -36,7 +36,6 @@ def find_masks(graph: Graph, extremes: Mapping[str, tuple[float, float]]) -> fro
     """The values that hold masks, constants among them. Linear time.
 
     Args:
-        graph: a normalized model.
         extremes: the least and the greatest element of values on a sample, by name.
     """
     before = _before_ends(graph)

@@ -15,11 +15,7 @@ _ENDS = re.compile(r"[^A-Za-z0-9][A-Za-z0-9]*$")
 
 
 class Names:
-    """The names of a model's nodes and values.
-
-    Args:
-        graph: weights are not looked at.
-    """
+    """The names of a model's nodes and values."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._nodes = {n.name: n for n in graph.node if n.name}

@@ -99,10 +99,8 @@ def weight_only_forms(
 
     Args:
         searched: types of weights that a search tries.
-        source: where it is known from that the target has kernels for them.
         rounds_data: of each type, as of :class:`Form`.
         worth: types that usually gain; the other forms are ``spare``.
-        conditions: of the target, besides those of every such form.
     """
     types = [QType.INT8, *(t for t in QType if t.block)]
     return tuple(

@@ -28,8 +28,6 @@ class Process:
     """One run of a program, in a session of its own.
 
     Args:
-        arguments: the program and its arguments; no shell looks at them.
-        environment: added to this process's own.
         is_asked: by :meth:`ask`; otherwise it reads nothing, and all that it prints is kept for :meth:`finish`.
         apart: what it writes to standard error is kept apart, for :meth:`last_words`.
 

@@ -27,12 +27,8 @@ def add_pair(
     """Put a pair right behind what writes ``value``, or first in ``graph``; nothing reads it yet.
 
     Args:
-        graph: is changed.
-        value: what is quantized.
         numbers: scale and zero point.
-        kind: type of the integers.
         prefix: of all names; no other pair has it.
-        attributes: of the QuantizeLinear.
 
     Returns:
         The QuantizeLinear, and what the pair makes of ``value``.

@@ -62,7 +62,6 @@ def lower(
     """Lower a Q/DQ model to TOSA 1.0.
 
     Args:
-        model: an ONNX model with QuantizeLinear/DequantizeLinear nodes, weights loaded.
         profile: ``INT``: everything in TOSA is integer, the rest stays on the host as ONNX; ``INT+FP``: what is not
             quantized becomes float TOSA where TOSA has it.
         bind: sizes of named dynamic dimensions (others become 1).

@@ -58,7 +58,6 @@ def with_measured_ranges(
     """``model`` with a pair at each float value whose missing range keeps an operator from integers.
 
     Args:
-        model: a Q/DQ model, weights loaded; is not changed.
         feeds: samples; the values of all of them lie in the ranges.
         bind: sizes of named dynamic dimensions (others become 1).
 

@@ -14,7 +14,6 @@ class Unsupported(Exception):
     """A rule cannot lower the node at hand; ``str()`` is the reason that the report gives.
 
     Args:
-        reason: for people.
         unstated: the float value whose range no Q/DQ nodes state, where that is all that is missing.
     """
 

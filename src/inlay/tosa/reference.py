@@ -51,7 +51,6 @@ class LoweredRunner:
     """A lowered model, ready to run; sessions of the host partitions are created once.
 
     Args:
-        lowered: the model.
         in_numpy: compute TOSA partitions by :mod:`inlay.tosa.oracle`, about ten times as fast as the reference
             model. Integers agree bit for bit; floats (profile ``INT+FP``) may differ in their last bits.
 

@@ -27,7 +27,6 @@ def describe(lowered: Lowered, files: Mapping[int, str] | None = None) -> dict[s
     """The content of the side file.
 
     Args:
-        lowered: the lowered model.
         files: name of each partition's file, by its index.
 
     Returns:

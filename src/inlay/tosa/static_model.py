@@ -80,7 +80,6 @@ def static_model(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) 
     """``model`` with static shapes, unique node names and folded constants.
 
     Args:
-        model: any valid ONNX model, with its weights loaded; is not changed.
         bind: sizes of named dynamic dimensions; every other one becomes 1.
 
     Raises:

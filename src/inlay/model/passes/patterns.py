@@ -41,7 +41,6 @@ class Op:
     """What an operator of ONNX's own domain computes from these first inputs; those of Add and Mul in any order.
 
     Args:
-        op_type: the operator.
         inputs: patterns; numbers with names stand before what follows from them.
         test: what else is asked of the operator.
         name: of the value, which is the same wherever the name stands.

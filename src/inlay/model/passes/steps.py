@@ -84,7 +84,6 @@ def replace_each(
 
     Args:
         model: is changed; shapes are inferred where they are missing.
-        op_types: one or several of the default domain.
         replace: edits around the operator, given its first input, and returns whether it did.
         may: whether it could: shapes are not inferred for others, which takes an eighth of the time of a large model.
     """

@@ -140,10 +140,8 @@ class PlainGraph:
 
         Args:
             before: the node that it is for.
-            value: the integers.
             scale: one, or one per channel as a constant of any shape.
             zero: as many, or one, or None for 0.
-            axis: of the channels.
 
         Raises:
             NotPlain: they do not fit each other.
@@ -216,10 +214,6 @@ class PlainGraph:
 
         Args:
             node: its name goes on, less what quantizers add to it.
-            op_type: the new operator.
-            inputs: of it.
-            attributes: of it.
-            domain: where it is defined.
             result: scale and zero point, where ``node`` writes integers.
             end: the last node that is replaced; by default ``node`` itself.
         """

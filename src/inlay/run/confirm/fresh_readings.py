@@ -65,9 +65,7 @@ class FreshReadings:
         """The contenders that did not fail, with new readings; those that they had become the earlier ones.
 
         Args:
-            entries: the contenders, the given model first.
             processes: how many fresh processes; with none, they keep the readings that they have.
-            blocks: in each of them.
             later: models in the processes behind these, all counted. By what the first one took, no other is begun
                 that would leave no time for them.
 

@@ -29,12 +29,7 @@ def too_few(base: Entry) -> bool:
 
 
 def left_open(base: Entry, finalists: Iterable[Entry]) -> dict[str, Interval]:
-    """Finalists in low precision that may be notably faster than the given model, though no gain was shown, by origin.
-
-    Args:
-        base: the given model, with the deciding readings.
-        finalists: measured in the same blocks.
-    """
+    """Finalists in low precision that may be notably faster than the given model without a shown gain, by origin."""
     found: dict[str, Interval] = {}
     for entry in finalists:
         if base.readings.exact or entry.is_float:
@@ -56,9 +51,7 @@ def contradicted(
     """Models that keep the bound and are notably faster by the only readings that there are, by origin.
 
     Args:
-        judged: every candidate of the search, the given model first.
         measured: speed-ups in fresh processes, by key, which say more than those of the search.
-        given_up: keys of those that failed in fresh processes.
         rejected: by the unseen samples, where what is no more accurate most likely fails, too.
         bound_db: bound on the SQNR; None where a metric decides.
         asked_db: SQNR on the selection samples that an earlier look at the unseen samples asked for, or None.
@@ -90,8 +83,6 @@ def by_search(
     """What the search's readings alone say: the given model and the best contender that gains, and its speed-ups.
 
     Args:
-        given: the given model.
-        contenders: with their trials.
         prefer: which of those that gain, the best first, is delivered.
 
     Returns:
@@ -112,7 +103,6 @@ def over_float(gained: Interval, judged: Iterable[Candidate]) -> Interval:
 
     Args:
         gained: over the given model; returned where nothing was gained, or float was not timed.
-        judged: every candidate.
     """
     floats = [c.trial for c in judged if not c.placement and c.source is None]
     known = next((t.outcome.latency.speedup for t in floats if isinstance(t.outcome, Measured)), None)
@@ -120,12 +110,7 @@ def over_float(gained: Interval, judged: Iterable[Candidate]) -> Interval:
 
 
 def unrefuted(contenders: Sequence[Entry], lost: Collection[str]) -> dict[str, Interval]:
-    """Contenders in low precision that may be notably faster by the search's readings, by origin.
-
-    Args:
-        contenders: with their trials.
-        lost: keys of those that failed on unseen samples.
-    """
+    """Contenders in low precision that may be notably faster by the search's readings, by origin."""
     latency = _latencies([e for e in contenders if e.key not in lost and not e.is_float])
     found = {e.key: _origin(e.candidate) for e in contenders}
     return {found[key]: each.speedup for key, each in latency.items() if each.speedup.high >= NOTABLE}
@@ -134,16 +119,7 @@ def unrefuted(contenders: Sequence[Entry], lost: Collection[str]) -> dict[str, I
 def open_words(
     found: Mapping[str, Interval], plan: Schedule, effort: Effort, full: Effort, blocks: int, block_s: float
 ) -> str:
-    """What is open, and what would close it, for people; the fastest three are named.
-
-    Args:
-        found: what may be faster, by origin.
-        plan: of the command.
-        effort: what was done.
-        full: what is done where there is time.
-        blocks: deciding ones that there were.
-        block_s: seconds of one.
-    """
+    """What is open, and what would close it, for people; the fastest three are named."""
     most = full.second * full.blocks
     wanted = most if blocks < most else _MORE * blocks
     if not plan.is_limited or blocks >= most:

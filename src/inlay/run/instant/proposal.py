@@ -71,15 +71,10 @@ class Instant:
     """Placements by the table, and by profiles where some were taken in.
 
     Args:
-        prepared: the model.
         costs: the processor's table; None where there is none.
-        table: qparams.
         usual: all that the usual recipe quantizes.
         feeds: samples on which noise is probed; none where noise does not matter.
         bound_db: least SQNR of the worst output; None for no bound.
-        deadline: when a placement must be there.
-        mask: the input that tells which positions are padding.
-        parts: how outputs are divided.
     """
 
     def __init__(

@@ -113,13 +113,9 @@ def evidence_of(
     """The evidence of a run.
 
     Args:
-        prepared: the model.
         placement: what was delivered; None for a file that was given.
-        costs: what the search learned of latency.
         sensitivity: what it learned of noise; None where it did not ask.
         keys: of the ``delivered`` and the ``float`` model in the journal.
-        anchors: keys of the anchors by name.
-        samples: as in :class:`Evidence`.
         regions: the nodes of each region, by its id and its parent's (-1 for none); parents first.
     """
     graph, placement = prepared.graph, placement or Placement()

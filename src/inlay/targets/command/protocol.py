@@ -41,7 +41,6 @@ class Program:
     """A measuring program, as a user names it: split like a shell's words, but no shell looks at it.
 
     Args:
-        command: the program and its arguments.
         limit_s: seconds that one request may take.
 
     Raises:
@@ -81,7 +80,6 @@ class Conversation:
     """Requests about one model.
 
     Args:
-        program: answers them.
         resident: whether one process answers all of them.
     """
 
@@ -163,10 +161,6 @@ def save_inputs(feed: Mapping[str, np.ndarray], folder: Path) -> list[dict[str, 
 
 def read_outputs(answer: Mapping[str, Any], folder: Path) -> dict[str, np.ndarray]:
     """Outputs by name: each is told with a file, ``npy``, or ``raw`` with its ``dtype`` and ``shape``.
-
-    Args:
-        answer: of the program.
-        folder: that relative paths begin at.
 
     Raises:
         RunFailed: they are told otherwise, or a file does not hold what is said.

@@ -226,10 +226,7 @@ def fills_rows(channels: int, columns: int) -> bool:
 
     Found by trying 1 to 39 channels of a group with 1 to 64 columns in bfloat16, and 11 of these widths in 8 bits.
     Rows, outputs and groups make no difference; with some strides it comes out right, and is widened all the same.
-
-    Args:
-        channels: of one group, that are read.
-        columns: of the window.
+    ``channels`` are those of one group, ``columns`` those of the window.
     """
     rows = [(_ROW_BYTES // size, _GROUP_BYTES // size) for size in _ELEMENT_BYTES]
     return any(

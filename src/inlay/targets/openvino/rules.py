@@ -111,11 +111,8 @@ _WEIGHTS = (QType.INT8, QType.INT8_128, QType.INT4_128)
 def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Rules:
     """The rules on a CPU.
 
-    On x86 without VNNI weights have 7 bits, as sums of two products saturate; with AMX some groups stay in float.
-
-    Args:
-        machine: as :func:`platform.machine` names it; this one by default.
-        flags: of its ISA.
+    On x86 without VNNI weights have 7 bits, as sums of two products saturate; with AMX some groups stay in float. By
+    default it is this machine's.
     """
     machine = machine or platform.machine()
     flags = cpu_flags() if flags is None else flags

@@ -114,10 +114,7 @@ def is_from_zero(
     """Whether a value is none below zero by what computes it, so that its zero point is 0.
 
     Args:
-        value: of any view of a graph.
         producer: the operator that computes a value, with ``op_type`` and ``inputs``; None for none.
-        constant: the numbers of a value, if it is one.
-        moves: operators that move what their first input holds.
     """
     left, seen = [value], {value}
     while left:

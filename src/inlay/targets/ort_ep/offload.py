@@ -52,9 +52,7 @@ def offload(proto: onnx.ModelProto, host: Collection[str], partitions: int) -> O
     """The cost of a model with fixed shapes.
 
     Args:
-        proto: the model, weights left out or not.
         host: names of the nodes that run on the host.
-        partitions: parts of the model on the NPU.
     """
     graph = proto.graph
     sizes = _elements(proto)

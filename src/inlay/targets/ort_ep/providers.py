@@ -65,11 +65,6 @@ class Provider:
     def session(self, model: Artifact, threads: int, entries: Mapping[str, str] | None = None) -> Any:
         """A session in which the provider takes what it can, and the CPU the rest.
 
-        Args:
-            model: to build.
-            threads: of what runs on the CPU.
-            entries: of the session's configuration.
-
         Raises:
             CompileFailed: the runtime refuses the model.
         """

@@ -25,9 +25,6 @@ class Chain:
     """A model of one operator, several times.
 
     Args:
-        name: of the model.
-        shape: of its input.
-        length: how often.
         step: makes one operator: given the chain, to which it adds constants.
         written: shape of its output, where that is another.
     """

@@ -30,8 +30,7 @@ _FILTER = -10000.0
 def take_fused_apart(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace every such operator that has a row in ``_ROWS``, and nothing that its row cannot say.
 
-    Args:
-        model: is changed, and raised to ``NORMALIZATION_OPSET`` where there is something to replace.
+    The model is raised to ``NORMALIZATION_OPSET`` where there is something to replace.
     """
     if not any(_row(node) for node in model.graph):
         return model, 0

@@ -55,8 +55,7 @@ _NORMALIZED = Op("Div", _CENTRED, Op("Sqrt", Op("Add", _VARIANCE, Number(name="e
 def gather_layer_normalization(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each such chain over the last axis whose parts nothing else reads; its factors must be constants.
 
-    Args:
-        model: is changed, and raised to ``LAYER_NORMALIZATION_OPSET`` where there is something to replace.
+    The model is raised to ``LAYER_NORMALIZATION_OPSET`` where there is something to replace.
     """
     if not _chains(model.graph):
         return model, 0
@@ -181,8 +180,7 @@ _GELU = OneOf(
 def gather_gelu(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each such chain whose parts nothing else reads.
 
-    Args:
-        model: is changed, and raised to ``GELU_OPSET`` where there is something to replace.
+    The model is raised to ``GELU_OPSET`` where there is something to replace.
     """
     if not _found(model.graph):
         return model, 0

@@ -105,7 +105,6 @@ def _over_image(weight: np.ndarray, starts: Sequence[tuple[int, int]], size: int
     Args:
         weight: shape ``(outputs, len(starts) * channels, height, width)``.
         starts: first row and column of each patch, which takes every ``size``-th of both.
-        size: the step.
     """
     outputs, joined, height, width = weight.shape
     channels = joined // len(starts)

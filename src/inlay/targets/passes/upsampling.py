@@ -69,8 +69,6 @@ def interpolation(size: int, results: int, scale: float, coordinates: str) -> np
     elements; the two next to it count by how near they are, and those beyond an end are the element at that end.
 
     Args:
-        size: elements before.
-        results: elements after.
         scale: as given, or ``results / size``.
         coordinates: a key of ``_POSITIONS``.
     """

@@ -86,11 +86,7 @@ def timing_profiler() -> Any:
 
 
 class Buffer:
-    """A tensor on the device, with an array on the host.
-
-    Args:
-        shape, dtype: of both.
-    """
+    """A tensor on the device, with an array on the host."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.host = np.zeros(shape, dtype)

@@ -64,10 +64,6 @@ def build(model: Path, shapes: Shapes, cache: Path) -> Any:
 class Engine:
     """An engine with a context, a stream, and memory for its inputs and outputs.
 
-    Args:
-        serialized: its bytes.
-        shapes: of dynamic inputs.
-
     Raises:
         RunFailed: the device refuses it.
     """

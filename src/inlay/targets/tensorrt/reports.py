@@ -64,9 +64,7 @@ def read_times(path: Path, clock: Clock, count: int) -> np.ndarray:
     """Nanoseconds of the last ``count`` inferences of ``--exportTimes``: those before them warmed the device up.
 
     Args:
-        path: the file.
         clock: ``device`` for the time of the kernels, ``host`` for that and the transfers.
-        count: inferences.
 
     Raises:
         BadReading: the file does not hold as many.
@@ -151,10 +149,6 @@ def _type(tensor: Mapping[str, Any]) -> str:
 def read_outputs(path: Path, types: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
     """Outputs of ``--exportOutput`` by name.
 
-    Args:
-        path: the file.
-        types: of the model's outputs.
-
     Raises:
         RunFailed: an output is missing, or has another form.
     """
@@ -213,9 +207,7 @@ def kernels_of(profile: Mapping[str, float], layers: Sequence[Layer], names: Nam
     """Kernels: by the ONNX nodes that the parser noted for a layer, else by its name, else by its tensors.
 
     Args:
-        profile: milliseconds of each layer by name.
         layers: of the engine; without details, names are all there is.
-        names: of the model that the engine was built from.
     """
     known = {layer.name: layer for layer in layers}
     return [_kernel(name, ms * 1e6, known.get(name, Layer(name, "")), names) for name, ms in profile.items()]

@@ -111,14 +111,10 @@ class NodeContext:
         """Append an operator of the node, and return the name of its output.
 
         Args:
-            kind: the operator.
-            inputs: its inputs.
             step: names the output ``<node>/<step>``; without it and ``base``, it is named like the node's output.
             dtype: element type of the output; without it, type and qparams are those of the first input.
             shape: of the output; without it, that of the first input.
-            qparams: of the output, together with ``dtype``.
             base: names the output instead of ``step``.
-            attributes: of the operator.
         """
         names = [inputs] if isinstance(inputs, str) else inputs
         first = self.tensor(names[0])
