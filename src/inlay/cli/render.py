@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from inlay.cli.ceilings import peaks_line, verdict_lines
 from inlay.cli.terminal import Table
 from inlay.quant.tasks.task import broken
 from inlay.run.compare import BenchRow
@@ -75,6 +76,7 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
             f"{each.latency_ms:.3f} {unit})"
         )
     yield from _size(result)
+    yield from verdict_lines(result.ceilings)
     judged, verified = best.verification or best.selection, best.verification is not None
     yield f"  Accuracy: {_accuracy(judged, verified)}; bound: {result.bound}."
     yield from _in_task(judged, _where(judged, verified))
@@ -356,6 +358,7 @@ def calibrated(done: Calibrated, quiet: bool = False) -> Iterator[str | Table]:
         f"Wrote {done.path}: {counted(len(done.table.fits), 'fit')} to {counted(done.readings, 'reading')} of "
         f"{counted(measured, 'model')} ({facts})."
     )
+    yield from () if done.peaks is None else [f"  {peaks_line(done.peaks)}"]
     if measured < offered:
         yield f"  {offered - measured} of {offered} models were not measured: give more time (--budget)."
     for reason, count in done.failed.items():

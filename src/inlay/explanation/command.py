@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Annotated, Any
 
 from inlay.cli.answer import JSON, answer
+from inlay.cli.ceilings import ceiling_lines
 from inlay.cli.options import options_of
 from inlay.cli.progress import progress_of
 from inlay.cli.terminal import Table
@@ -63,6 +64,8 @@ def explain(
 def lines(found: Explanation, every: bool = False) -> Iterator[str | Table]:
     """The explanation; all of it where ``every``."""
     yield from _head(found)
+    if found.ceiling is not None:
+        yield from ceiling_lines(found.ceiling)
     yield from _bound(found)
     yield from _slower(found, every)
     yield from _reasons(found, every)

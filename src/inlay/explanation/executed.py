@@ -41,12 +41,14 @@ class Executed:
             operator that reads them (``constant``).
         unknown_ns: of kernels whose cause is not known.
         total_ns: of all kernels.
+        kernels: the profile itself, as it was taken.
     """
 
     operators: Mapping[str, Ran]
     conversions: Mapping[tuple[str, str], float]
     unknown_ns: float
     total_ns: float
+    kernels: Sequence[KernelTime] = ()
 
     def scaled(self, factor: float) -> Executed:
         """With all times multiplied."""
@@ -55,6 +57,7 @@ class Executed:
             {key: ns * factor for key, ns in self.conversions.items()},
             self.unknown_ns * factor,
             self.total_ns * factor,
+            self.kernels,
         )
 
     def is_low(self, name: str) -> bool:
@@ -92,7 +95,7 @@ def executed(kernels: Sequence[KernelTime], graph: ir.Graph, rules: Rules) -> Ex
             conversions[_converted(known[0]), _KINDS.get(known[0].op_type, "layout")] += kernel.ns
         else:
             unknown += kernel.ns
-    return Executed(ran, dict(conversions), unknown, sum(k.ns for k in kernels))
+    return Executed(ran, dict(conversions), unknown, sum(k.ns for k in kernels), kernels)
 
 
 def written(model: ir.Model, store: WeightStore, folder: Path, name: str) -> Artifact:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
-from inlay.errors import ModelError, TargetError, UsageError
+from inlay.errors import InlayError, ModelError, TargetError, UsageError
 from inlay.explanation import policy
 from inlay.explanation.bound import Bounded, bound
 from inlay.explanation.executed import Executed, operators_of, profiled, written
@@ -30,13 +30,16 @@ from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile
 from inlay.model.passes.constants import with_constants
 from inlay.model.passes.names import fix_names
+from inlay.model.pieces import run_visibly
 from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore
 from inlay.prepare.candidate_writer import PLACED
 from inlay.prepare.strip_qdq import holds_quantized, parts_of
 from inlay.quant.plain.form import write_plain
+from inlay.run.ceiling.bound import Ceiling
+from inlay.run.ceiling.measure import SHORT_S, judged, peaks_here
 from inlay.space.rules import Rules
-from inlay.targets.base import Capabilities, TargetSpec
+from inlay.targets.base import Capabilities, Feed, TargetSpec
 from inlay.targets.preconditions import preconditions_of
 from inlay.targets.registry import create, known_operators
 from inlay.trial import counted
@@ -93,6 +96,10 @@ def explain(
             broken = {}
             kept = {str(n.name) for n in plain.graph}
             runs = replace(runs, operators=grouped(runs.executed, given.graph, replaced, kept), graph=plain.graph)
+        peak = None
+        if not failed and deadline.left:
+            stage("compare with what the processor can do")
+            peak = _ceiling(worker, given, runs, samples.feeds[0], folder / "ceiling", deadline)
         floats = InFloat()
         if apart is not None and not apart.opaque and not failed and deadline.left:
             stage("time the float model in it")
@@ -143,6 +150,7 @@ def explain(
             facts=worker.fingerprint.facts,
             over_float=floats.speedup,
             chosen=quantized and PLACED in file.model.metadata_props,
+            ceiling=peak,
         )
 
 
@@ -185,6 +193,23 @@ def _as_given(
     # profiling costs time of its own: prices are shares of what an inference takes without it
     scaled = found.scaled(min(1.0, latency / max(found.total_ns, 1.0))) if latency else found
     return _Runs(model, scaled, latency, scaled, model.graph, scaled.total_ns / max(found.total_ns, 1.0))
+
+
+def _ceiling(
+    worker: Worker, given: ir.Model, runs: _Runs, feed: Feed, folder: Path, deadline: Deadline
+) -> Ceiling | None:
+    """How far the model is from what its processor can do; None where nobody can tell."""
+    folder.mkdir()
+    peaks = peaks_here(worker, folder / "peaks", deadline, SHORT_S)
+    if peaks is None:
+        return None
+    try:
+        seen = run_visibly(given, WeightStore(folder), feed)
+    except InlayError:  # its sizes are not known then
+        return None
+    graph, fed = build_graph(given), {name: tuple(a.shape) for name, a in feed.items()}
+    sized = replace(graph, shapes={**graph.shapes, **seen.shapes, **fed}, dtypes={**graph.dtypes, **seen.dtypes})
+    return judged(worker, peaks, [(runs.executed.kernels, sized, runs.latency_ns)])[0]
 
 
 def _prove(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from inlay.run.ceiling.bound import Ceiling
 from inlay.trial import Interval
 
 Precision = Literal["int8", "float", "other", "folded"]
@@ -224,6 +225,7 @@ class Explanation:
         facts: of the target's fingerprint.
         over_float: speed-up over the float model inside a quantized one; None where that was not timed.
         chosen: by the file's metadata, Inlay placed its Q/DQ nodes: what is in float was left there by a choice.
+        ceiling: how far the model is from what its processor can do; None where that is not known.
     """
 
     model: str
@@ -245,6 +247,7 @@ class Explanation:
     facts: Mapping[str, str] = field(default_factory=dict)
     over_float: Interval | None = None
     chosen: bool = False
+    ceiling: Ceiling | None = None
 
     @property
     def lost_ms(self) -> float:
@@ -280,6 +283,7 @@ class Explanation:
                 "together": [asdict(found) for found in self.together],
             },
             "bound": None if self.bound is None else {**asdict(self.bound), "at_most": self.bound.at_most},
+            "ceiling": None if self.ceiling is None else self.ceiling.as_json(),
             "repair": None if self.repair is None else asdict(self.repair),
             "notes": list(self.notes),
         }

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -20,6 +21,7 @@ from inlay.errors import DataError, InlayError
 from inlay.files import cache_folder, read_json, replacing, write_text
 from inlay.installed import __version__
 from inlay.search.cost_table import CostTable
+from inlay.search.peaks import Peaks
 from inlay.targets.base import Calibrates, Fingerprint, ShipsCosts, Target
 
 VERSION = 2  # 1 held costs of products under the operators around them, on one of the targets
@@ -45,8 +47,10 @@ def path_of(fingerprint: Fingerprint, folder: Path | None = None) -> Path:
     return (folder or cache_folder()) / "machine" / f"{fingerprint.target}-{fingerprint.digest}.json"
 
 
-def write_costs(fingerprint: Fingerprint, table: CostTable, folder: Path | None = None) -> Path:
-    """Keep ``table`` for later calls. Raises JournalError where the folder cannot be written."""
+def write_costs(
+    fingerprint: Fingerprint, table: CostTable, folder: Path | None = None, peaks: Peaks | None = None
+) -> Path:
+    """Keep ``table`` and ``peaks`` for later calls. Raises JournalError where the folder cannot be written."""
     path = path_of(fingerprint, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
@@ -54,10 +58,28 @@ def write_costs(fingerprint: Fingerprint, table: CostTable, folder: Path | None 
         "inlay": __version__,
         "target": fingerprint.target,
         "facts": dict(fingerprint.facts),
-        "fits": table.as_json(),
+        **({} if peaks is None else {"peaks": peaks.as_json()}),
+        **({"fits": table.as_json()} if table.fits or peaks is None else {}),
     }
     write_text(path, json.dumps(content, separators=(",", ":")).replace('],["', '],\n["') + "\n")
     return path
+
+
+def read_peaks(fingerprint: Fingerprint, folder: Path | None = None) -> Peaks | None:
+    """The peaks that were measured on this very target; None where there are none that can be read."""
+    with contextlib.suppress(OSError, DataError, ValueError, RecursionError):
+        content = _content(path_of(fingerprint, folder))
+        return Peaks.from_json(content.get("peaks")) if content["facts"] == dict(fingerprint.facts) else None
+    return None
+
+
+def keep_peaks(fingerprint: Fingerprint, peaks: Peaks, folder: Path | None = None) -> Path:
+    """Keep ``peaks`` beside the costs that are known. Raises JournalError where the folder cannot be written."""
+    table = CostTable()
+    with contextlib.suppress(OSError, DataError, ValueError, RecursionError):
+        known, facts = _load(path_of(fingerprint, folder))
+        table = known if known is not None and facts == dict(fingerprint.facts) else CostTable()
+    return write_costs(fingerprint, table, folder, peaks)
 
 
 def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = None, own: bool = True) -> MachineCosts:
@@ -72,7 +94,8 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
             table, facts = _load(path)
             if facts != dict(fingerprint.facts):
                 raise ValueError("it was measured on another processor or runtime")
-            return MachineCosts(table, f"measured on this processor ({path})", own=True)
+            if table is not None:
+                return MachineCosts(table, f"measured on this processor ({path})", own=True)
         except (OSError, DataError, ValueError, RecursionError) as error:
             warning = f"{path} is ignored: {error}; inlay calibrate-machine writes a new one"
     shipped = target.shipped_costs() if isinstance(target, ShipsCosts) else None
@@ -89,8 +112,17 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
     return MachineCosts(None, why, warning=warning)
 
 
-def _load(path: Path) -> tuple[CostTable, dict[str, str]]:
-    """The table in a file, and the facts that it was measured under. Raises ValueError, OSError, DataError."""
+def _load(path: Path) -> tuple[CostTable | None, dict[str, str]]:
+    """The table in a file, None where it holds peaks only, and the facts that it was measured under.
+
+    Raises ValueError, OSError, DataError.
+    """
+    content = _content(path)
+    only_peaks = "peaks" in content and "fits" not in content
+    return None if only_peaks else CostTable.from_json(content.get("fits")), content["facts"]
+
+
+def _content(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _LARGEST_BYTES:
         raise ValueError("it is too large for a cost table")
     try:
@@ -102,7 +134,7 @@ def _load(path: Path) -> tuple[CostTable, dict[str, str]]:
     facts = content.get("facts")
     if not isinstance(facts, dict) or not all(isinstance(value, str) for value in facts.values()):
         raise ValueError("it does not say what it was measured on")
-    return CostTable.from_json(content.get("fits")), facts
+    return content
 
 
 class CostDatabase:

@@ -14,6 +14,7 @@ from inlay.files import replacing
 from inlay.installed import __version__
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
+from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
 from inlay.run.evaluation.judging import Verdict
 from inlay.run.facts import PrecisionChoice
 from inlay.run.robustness import Robustness
@@ -203,6 +204,7 @@ class TuneResult:
         not_timed: anchors that there was no time for.
         baseline_memory: bytes that a session of the given model takes at most; None where they are not known.
         accept_unproven: a bound that is not shown for new samples was accepted beforehand.
+        ceilings: how far the delivered model, and the one in float, are from what the processor can do.
     """
 
     folder: Path
@@ -227,6 +229,7 @@ class TuneResult:
     undecided: str = ""
     not_timed: tuple[str, ...] = ()
     accept_unproven: bool = False
+    ceilings: Ceilings = NO_CEILINGS
 
     @property
     def exit_code(self) -> int:
@@ -300,6 +303,7 @@ class TuneResult:
             "best": self.best.as_json(),
             "anchors": [a.as_json() for a in self.anchors],
             "pareto": [dict(p) for p in self.pareto],
+            "ceiling": self.ceilings.as_json(),
             "search": dict(self.search),
             "undecided": self.undecided or None,
             "not_timed": list(self.not_timed),

@@ -7,6 +7,7 @@ the confirmed winner, the result. :func:`search_until` is the loop.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +27,12 @@ from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.earlier import kept_or
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import SENSITIVITY
+from inlay.run.facts import PROFILE, SENSITIVITY
 from inlay.run.given import Given, evaluator_of
 from inlay.run.input_notes import fixable_notes, limit_notes
 from inlay.run.inputs import TuneRequest
 from inlay.run.outcome.assemble import assemble, cuts, given_alone, losses, measure_memory, one_story
+from inlay.run.outcome.ceilings import ceilings
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, notes_for
 from inlay.run.outputs import write_recipe
@@ -44,6 +46,7 @@ from inlay.run.strategies import Strategies, compose, guided_report
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import elsewhere
+from inlay.targets.base import KernelTime
 from inlay.trial import Proposal
 from inlay.types import Placement
 
@@ -308,7 +311,23 @@ def _result(
         interrupted=ended.interrupted,
         losses=lost,
         not_timed=anchors.left_out,
+        known=ceilings(session, model, confirmed, lambda: _profiles(session, model, search, confirmed)),
     )
+
+
+def _profiles(
+    session: Session, model: Calibrated, search: _SearchSetup, confirmed: Confirmed
+) -> Iterator[Sequence[KernelTime]]:
+    """The kernels of the delivered and of the float model; none of one that there is no time to profile."""
+    for placement in (confirmed.placement, Placement()):
+        fits = session.plan.before_writing.fits(session.costs.profile_s(1, PROFILES_COMPARED))
+        key = "" if placement is None else model.candidates.key(placement)
+        known = session.journal.fact(PROFILE.of(key))
+        if placement is None or not (fits or known):
+            yield []
+            continue
+        write = partial(model.candidates.write, placement)
+        yield search.evaluator.profile(key, write, search.feed, confirmed.best.latency_ms * 1e6)
 
 
 def _unsearched(search: _SearchSetup, ended: _SearchEnd, strategy: str) -> str:

@@ -106,6 +106,11 @@ def _products(graph: Graph, node: Node, written: int) -> tuple[float, str]:
     return 0.0, ""
 
 
+def sort_of(graph: Graph, node: Node) -> str:
+    """Which sort of its operator a product is: depthwise, of few rows, and the like; empty of a usual one."""
+    return _products(graph, node, sum(graph.size(v) or 0 for v in node.outputs if v))[1]
+
+
 def _convolution(node: Node, data: Sequence[int], weight: Sequence[int], written: int) -> tuple[float, str]:
     groups, window = int(node.attributes.get("group", 1)), math.prod(weight[2:])
     if node.op_type == "ConvTranspose":

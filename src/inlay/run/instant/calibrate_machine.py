@@ -29,10 +29,12 @@ from inlay.model.graph import Graph
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.run.machine_costs import write_costs
+from inlay.run.ceiling.measure import LONG_S, SHORT_S, measure_peaks
+from inlay.run.machine_costs import read_peaks, write_costs
 from inlay.search.baselines import anchor_units
 from inlay.search.cost_prior import CASES, CostParameters
 from inlay.search.cost_table import CostTable, Reading, fit_table, rewritten_state
+from inlay.search.peaks import Peaks
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.search.workload import Workload, workloads
 from inlay.space.units import STATIC
@@ -63,6 +65,7 @@ class Calibrated:
     models: tuple[int, int]  # micro-models that were measured, of how many
     readings: int  # of single kernels
     failed: dict[str, int]  # why micro-models could not be measured, and how many
+    peaks: Peaks | None = None  # of the processor; None where the target tells too little
 
 
 def calibrate_machine(
@@ -72,7 +75,7 @@ def calibrate_machine(
     stage: Callable[[str], None] = lambda text: None,
     folder: Path | None = None,
 ) -> Calibrated:
-    """Measure the kernels of ``spec`` on this machine, and keep the table.
+    """Measure the kernels of ``spec`` and the processor's peaks on this machine, and keep both.
 
     Args:
         spec: the target.
@@ -82,13 +85,11 @@ def calibrate_machine(
         folder: where the table is kept; the user's cache folder by default.
 
     Raises:
-        UsageError: the target offers no micro-models.
+        UsageError: the target offers no micro-models, and times no kernels.
         TargetError: none of them could be measured.
     """
     target = create(spec)
-    if not isinstance(target, Calibrates):
-        raise UsageError(f"target {spec.name} has no models that its kernels could be measured by")
-    models = target.micro_models()
+    models = target.micro_models() if isinstance(target, Calibrates) else []
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     readings: list[Reading] = []
     totals: list[Total] = []
@@ -112,13 +113,20 @@ def calibrate_machine(
             except InlayError as error:
                 failed[str(error)] += 1
         fingerprint = worker.fingerprint
+        brief = seconds is not None and seconds < LONG_S
+        stage("measure the peaks of this processor")
+        limit = NEVER.within(SHORT_S if brief else LONG_S)
+        peaks = measure_peaks(worker, Capabilities.of(target), place / "peaks", rng, limit, brief)
     if totals:
         readings = kernel_readings(totals)
-    if not readings:
+    if not models and peaks is None:
+        raise UsageError(f"target {spec.name} has no models that its kernels could be measured by")
+    if models and not readings:
         raise TargetError(f"no kernel could be measured: {next(iter(failed), 'there are no models')}")
-    table = fit_table(readings)
-    path = write_costs(fingerprint, table, folder)
-    return Calibrated(path, table, fingerprint, (done, len(models)), len(readings), dict(failed))
+    table, known = fit_table(readings), read_peaks(fingerprint, folder)
+    peaks = known if peaks is None else peaks.or_better(known)
+    path = write_costs(fingerprint, table, folder, peaks)
+    return Calibrated(path, table, fingerprint, (done, len(models)), len(readings), dict(failed), peaks)
 
 
 @dataclass(frozen=True, eq=False)

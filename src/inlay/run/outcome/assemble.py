@@ -17,6 +17,7 @@ from inlay.errors import InlayError, Late, TargetError, UsageError
 from inlay.measure.paired import Series
 from inlay.model.heard import counting, doing
 from inlay.model.store import model_bytes
+from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed, best_of, latency_ms
 from inlay.run.evaluate import Candidate, Evaluator
@@ -70,6 +71,7 @@ def assemble(
     interrupted: bool,
     losses: Losses = NO_LOSSES,
     not_timed: tuple[str, ...] = (),
+    known: Ceilings = NO_CEILINGS,
 ) -> TuneResult:
     """The result.
 
@@ -83,6 +85,7 @@ def assemble(
         interrupted: whether the user ended the search.
         losses: on variations of the samples.
         not_timed: anchors that there was no time for.
+        known: how far models are from what the processor can do.
     """
     inputs, journal, fingerprint = session.inputs, session.journal, session.worker.fingerprint
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
@@ -153,6 +156,7 @@ def assemble(
         undecided=confirmed.undecided,
         not_timed=not_timed,
         accept_unproven=config.accept_unproven,
+        ceilings=known,
     )
 
 
