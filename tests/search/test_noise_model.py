@@ -9,7 +9,7 @@ import pytest
 
 from inlay.quant.sensitivity import Sensitivity
 from inlay.search.edges import State
-from inlay.search.noise_model import NoiseAllowance, NoiseModel
+from inlay.search.noise_model import Aim, NoiseAllowance, NoiseModel
 from inlay.trial import (
     Accuracy,
     Failed,
@@ -124,3 +124,32 @@ def test_under_a_metric_the_allowance_lies_between_what_was_kept_and_what_was_no
     allowance.update(trial(accuracy(24.0)))
     assert noise_of(24.0) < allowance.maximum < noise_of(20.0)
     assert allowance.maximum == pytest.approx(noise_of(22.0))
+
+
+def test_the_bound_is_approached_from_both_sides() -> None:
+    """Whatever probes are off by, solutions come within a decibel of the bound, and none is asked for twice."""
+
+    def found(sqnr_db: float) -> Trial:
+        known = accuracy(sqnr_db, feasible=sqnr_db >= 20.0)
+        latency = Latency(1e6, Interval(1.0, 1.0, 1.0), 6)
+        return Trial(Proposal(Placement(), "cut"), Measured(latency, known) if known.feasible else Infeasible(known))
+
+    for off_db in (1.0, 4.0, 9.0):  # by which solutions are noisier than they seem
+        allowance, closest = NoiseAllowance(noise_of(20.0)), math.inf
+        aim, tried = Aim(allowance), set[int]()
+        for _ in range(20):
+            aimed_db = decibels(allowance.maximum if aim.maximum is None else aim.maximum)
+            step = math.ceil(aimed_db)  # solutions have whole decibels
+            trial = found(step - off_db)
+            if step in tried:
+                if not aim.goes_on(trial):
+                    break
+                continue
+            tried.add(step)
+            allowance.update(trial)
+            aim.correct(trial)
+            closest = min(closest, step - off_db - 20.0) if trial.feasible else closest
+        else:
+            pytest.fail("it goes on without end")
+        assert 0.0 <= closest <= 2.0
+    assert not Aim(NoiseAllowance(noise_of(20.0))).correct(found(25.0)), "nothing is missing"

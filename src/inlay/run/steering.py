@@ -1,23 +1,26 @@
 """Which SQNR a search asks for where the user's own evaluation is bounded: by what the usual recipes do to its scores.
 
-They are evaluated before the search, full INT8 first, until one keeps the bound. Where the first one does although its
-SQNR is low, so may others; where another one does, what is asked for lies between them, by the relation of noise and
-scores. So is the best of them known to be within the bound before anything else takes time; the evaluation has the
-last word in the confirmation.
+They are evaluated before the search, full INT8 first, until one keeps the bound; one that is no more accurate than
+another that does not keep it is passed over. Where the first one keeps it although its SQNR is low, so may others;
+where a later one does, what is asked for lies between them, by the relation of noise and scores. So is the best of them
+known to be within the bound before anything else takes time; the evaluation has the last word in the confirmation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from inlay.errors import TargetError
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
-from inlay.run.evaluation.judging import STEERING_DB
+from inlay.run.evaluation.judging import STEERING_DB, EvaluationJudge
 from inlay.run.given import Given
 from inlay.run.preparation import Calibrated
 from inlay.run.session import Session
 from inlay.search.baselines import CONV_MATMUL, FULL_INT8, anchor_placements
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy
 from inlay.types import Placement
 
 _SPARE = 0.8
@@ -52,45 +55,40 @@ def _by_recipes(session: Session, given: Given, model: Calibrated, recipes: Mapp
     """The SQNR to ask for, in dB."""
     evaluation = session.evaluation
     assert evaluation is not None
-    broken: list[float] = []
+    broken = -math.inf  # SQNR of the most accurate recipe outside the bound
     for name, placement in recipes.items():
         if not evaluation.affords(session.plan.least_search()):
             break
-        found = _evaluated(session, given, model, name, placement)
-        if found is None:
+        session.stage(f"evaluate {name}")
+        folder = session.work / name
+        folder.mkdir(exist_ok=True)
+        file = model.candidates.deliver(placement, folder / "model.onnx")
+        accuracy = _judged(session, given, file)
+        if accuracy is None or accuracy.sqnr_db < broken + _STEP_DB:  # that one need not be evaluated
+            continue
+        verdict = evaluation.verdict(file, placement.digest, accuracy.sqnr_db, session.plan.least_search())
+        if verdict.failure:
             break
-        sqnr_db, margin_db, keeps = found
-        if keeps:
-            most = sqnr_db - margin_db - _BELOW_DB
-            return (
-                _between(evaluation.needs_db(_SPARE), max(broken), most) if broken else min(DEFAULT_MIN_SQNR_DB, most)
-            )
-        broken.append(sqnr_db)
-    if not broken:
+        if not verdict.breaks:
+            most = accuracy.sqnr_db - accuracy.margin_db - _BELOW_DB
+            return min(most, DEFAULT_MIN_SQNR_DB if math.isinf(broken) else _needed(evaluation, broken))
+        broken = accuracy.sqnr_db
+    if math.isinf(broken):
         return DEFAULT_MIN_SQNR_DB
-    return _between(evaluation.needs_db(_SPARE), max(broken), max(_MOST_DB, max(broken) + _STEP_DB))
+    return min(max(_MOST_DB, broken + _STEP_DB), _needed(evaluation, broken))
 
 
-def _between(needed: float | None, broken: float, most: float) -> float:
-    """What is needed, but more than what broke the bound, and no more than what kept it."""
-    return min(most, max(DEFAULT_MIN_SQNR_DB if needed is None else needed, broken + _STEP_DB))
+def _needed(evaluation: EvaluationJudge, broken: float) -> float:
+    """What the relation of noise and scores asks for, and more than what broke the bound."""
+    needed = evaluation.needs_db(_SPARE)
+    return max(DEFAULT_MIN_SQNR_DB if needed is None else needed, broken + _STEP_DB)
 
 
-def _evaluated(
-    session: Session, given: Given, model: Calibrated, name: str, placement: Placement
-) -> tuple[float, float, bool] | None:
-    """SQNR of a recipe and its margin, in dB, and whether it keeps the bound; None where that was not found out."""
-    evaluation, worker = session.evaluation, session.worker
-    assert evaluation is not None
-    session.stage(f"evaluate {name}")
-    folder = session.work / name
-    folder.mkdir(exist_ok=True)
-    file = model.candidates.deliver(placement, folder / "model.onnx")
+def _judged(session: Session, given: Given, file: Artifact) -> Accuracy | None:
+    """How far a recipe is from float on the samples of the search; None where it does not run."""
     try:
-        accuracy = given.judge.judge(worker.run(file, given.feeds))
+        return given.judge.judge(session.worker.run(file, given.feeds))
     except TargetError:
         return None
     finally:
-        worker.drop(file)
-    verdict = evaluation.verdict(file, placement.digest, accuracy.sqnr_db, session.plan.least_search())
-    return None if verdict.failure else (accuracy.sqnr_db, accuracy.margin_db, not verdict.breaks)
+        session.worker.drop(file)

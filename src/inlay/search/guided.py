@@ -4,7 +4,8 @@
    form is used from then on.
 2. *Cuts.* Profiles of the anchors give a cost model. Its optimal labeling is proposed; each trial corrects the model,
    until the optimum is a labeling that was tried. Where the accuracy bound rules something out, the noise of every
-   source becomes a linear limit of the same problem, and each solution is probed before it is proposed.
+   source becomes a linear limit of the same problem, and each solution is probed before it is proposed. The bound is
+   approached from both sides: by what the last solution missed it by, and half the way back from what has room left.
    Before them comes what the processor's cost table says alone, where there is one. Where a target gives no profiles,
    that table is the cost model, which trials correct as wholes.
 3. *Front.* Solving for other noise levels gives the Pareto front of latency and accuracy. Where time is short, it is
@@ -24,6 +25,7 @@ from inlay.search import policy
 from inlay.search.bars import between
 from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.exploration import Explorer, is_dominated, most_informative, predicted_front
+from inlay.search.noise_model import Aim
 from inlay.search.surrogate import Surrogate
 from inlay.trial import Failed, Infeasible, Proposal, Trial, noise_of
 from inlay.types import Placement, PortRewrite
@@ -155,11 +157,16 @@ class Guided(Scripted):
                 yield from self._try(unconstrained, "cut without a bound", timed=True)
         yield from self._wrong()
         others = infeasible = 0
+        aim = Aim(surrogate.allowance)
         while others < policy.CUTS and infeasible <= policy.INFEASIBLE_CUTS:
-            labels = surrogate.solve()
-            if surrogate.trial(labels) is not None or surrogate.bars.forbid(labels):
+            labels = surrogate.solve(aim.maximum)
+            tried = surrogate.trial(labels)
+            if tried is not None and aim.goes_on(tried):
+                continue
+            if tried is not None or surrogate.bars.forbid(labels):
                 break
             trial = yield from self._try(labels, f"cut {others + infeasible + 1}")
+            aim.correct(trial)
             if isinstance(trial.outcome, Infeasible):
                 infeasible += 1
             elif not (isinstance(trial.outcome, Failed) and self._blames):  # of which something was learned

@@ -20,7 +20,7 @@ from inlay.search import policy
 from inlay.search.edges import FIRST_FORM, LOW, State
 from inlay.search.labeling import Limit
 from inlay.search.unit_graph import UnitGraph
-from inlay.trial import Accuracy, Trial, noise_of
+from inlay.trial import Accuracy, Trial, decibels, noise_of
 
 _LEAST, _MOST = policy.NOISE_RANGE
 
@@ -208,3 +208,45 @@ class NoiseAllowance:
         straddled = 0.0 < self._feasible < self._infeasible
         low = self._feasible if straddled else self._infeasible * policy.METRIC_START
         return math.sqrt(low * self._infeasible)
+
+
+class Aim:
+    """Which noise to solve for so that what is found meets the allowance, by what was found so far.
+
+    Solutions differ from what probes say of them, most where few samples were probed. One outside the bound says what
+    it missed it by; where what comes next has room left, the way back to that is halved.
+    """
+
+    def __init__(self, allowance: NoiseAllowance) -> None:
+        self._allowance = allowance
+        self._beyond_db = self._missed_db = 0.0  # beyond the allowance: what to aim at, and the last that was outside
+        self._again = policy.AIM_AGAIN
+
+    @property
+    def maximum(self) -> float | None:
+        """Noise to solve for; None for the allowance itself."""
+        return self._allowance.maximum * noise_of(self._beyond_db) if self._beyond_db else None
+
+    def correct(self, trial: Trial) -> bool:
+        """Ask for what a model outside the bound missed it by; False where it missed nothing that has dB."""
+        if trial.accuracy is None or trial.feasible:
+            return False
+        missing_db = decibels(self._allowance.maximum) - trial.accuracy.sqnr_db
+        if missing_db <= 0.0:
+            return False
+        self._missed_db = self._beyond_db
+        self._beyond_db += min(missing_db, policy.AIM_STEP_DB)
+        return True
+
+    def goes_on(self, known: Trial) -> bool:
+        """Whether to solve once more where the solution was tried already: for less noise, or back halfway for more."""
+        self._again -= 1
+        if self._again < 0:
+            return False
+        if not known.feasible:
+            return self.correct(known)
+        halved_db = (self._beyond_db - self._missed_db) / 2.0
+        if halved_db < policy.AIM_CLOSE_DB:
+            return False
+        self._beyond_db -= halved_db
+        return True

@@ -26,6 +26,9 @@ which some rows are read: no time is to be gained there, but memory. One with a 
 
 CUTS = 3  # solutions not outside the bound that are tried; each corrects the model, and exploring solves again anyway
 INFEASIBLE_CUTS = 6  # solutions outside the bound before cutting is given up; each tightens the noise allowance
+AIM_STEP_DB = 10.0  # by which one solution outside the bound may tighten the next: more says nothing of this one
+AIM_CLOSE_DB = 0.5  # steps back towards the bound that are too small to change a solution
+AIM_AGAIN = 4  # solutions that were tried already, after which cutting ends: each takes as long as one that is new
 BLAMES = 6  # models that the runtime refused or computed wrong of which it is found out why, each by a few others
 RETREATS = 6  # attempts at one accuracy, each with less noise than the last
 RETREAT_TIGHTENING = 0.7  # of the allowed noise (-1.5 dB), after an attempt that fell short
