@@ -7,12 +7,14 @@ import shlex
 import zipfile
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from benchmarks.popular import packages, table, task
+from benchmarks import paired
+from benchmarks.popular import packages, row, table, task
 from benchmarks.popular.packages import PACKAGES
 from onnx import TensorProto, helper, numpy_helper
 
@@ -117,6 +119,20 @@ def test_the_table_counts_rows_within_their_bounds_alone() -> None:
     assert found["feasible"] == [1, 3]
     assert found["geometric_mean"]["over_best"]["value"] == pytest.approx(2.0)
     json.dumps(found)
+
+
+def test_a_row_of_which_nothing_is_within_the_bound_is_a_row_as_well() -> None:
+    ns = {"a": np.full(6, 2e6), "b": np.full(6, 1e6)}
+    readings = paired.Readings(ns, {"float": "a", "Inlay": "b"}, {})
+    entries: list[dict[str, Any]] = [
+        {"name": "float", "feasible": False, "ms": 2.0, "over_float": {"value": 1.0}},
+        {"name": "Inlay", "feasible": False, "ms": 1.0, "over_float": {"value": 2.0}},
+        {"name": "shipped: a", "feasible": True, "note": "of no use without readings"},
+    ]
+    found = row._verdict(entries, readings)
+    assert (found["best"], found["over_best"], found["feasible"]) == (row.NOTHING, None, False)
+    assert found["over_float"]["value"] == pytest.approx(2.0)
+    assert row._verdict([{**entries[0], "feasible": True}, entries[1]], readings)["best"] == "float"
 
 
 def test_word_pieces_are_the_longest_known_and_others_unknown() -> None:

@@ -27,6 +27,7 @@ METHODS = {
     "quantize_dynamic": "dynamic",
 }
 FLOAT, OURS, SHIPPED = "float", "Inlay", "shipped"
+NOTHING = "none of them"
 _WITH_A_RESULT = (0, 3)
 """Exit codes of a run that delivered something; 3 where its accuracy is not shown."""
 _PERIOD_S = 1.0
@@ -125,17 +126,20 @@ def _quality(task: Task, folder: Path, path: Path, floats: Records, threads: int
 
 
 def _verdict(entries: list[dict[str, Any]], readings: paired.Readings) -> dict[str, Any]:
-    """The fastest of what people have within the bound, and what Inlay delivers over it, over float and what ships."""
+    """The fastest of what people have within the bound, and what Inlay delivers over it, over float and what ships.
+
+    Where nothing of theirs is within it, there is nothing to be over.
+    """
     ours = next((e for e in entries if e["name"] == OURS and "ms" in e), None)
-    feasible = [e for e in entries if e["feasible"] and e["name"] != OURS]
-    best = max(feasible, key=lambda e: float(e["over_float"]["value"]))["name"]
+    feasible = [e for e in entries if e["feasible"] and e["name"] != OURS and "ms" in e]
+    best = max(feasible, key=lambda e: float(e["over_float"]["value"]), default={"name": NOTHING})["name"]
     if ours is None:
         return {"best": best, "feasible": False, "over_best": None, "over_float": None, "over_shipped": {}}
     shipped = [e["name"] for e in entries if e["name"].startswith(SHIPPED) and "ms" in e]
     return {
         "best": best,
         "feasible": ours["feasible"],
-        "over_best": readings.ratio(best, OURS),
+        "over_best": None if best == NOTHING else readings.ratio(best, OURS),
         "over_float": readings.ratio(FLOAT, OURS),
         "over_shipped": {name: readings.ratio(name, OURS) for name in shipped},
     }

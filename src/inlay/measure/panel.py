@@ -100,7 +100,12 @@ def time_in_turn(
             if found and left_s() < took_s:
                 break
             begun = clock()
-            _block(turns, found, feed, slot_ns, rng)
+            try:
+                _block(turns, found, feed, slot_ns, rng)
+            except Late:
+                if not found or not any(each.files for each in turns.values()):
+                    raise
+                break  # what was read before stands
             took_s = clock() - begun
         return joined(found)
 
@@ -151,6 +156,8 @@ class _Turns:
         try:
             parts[label] = self.worker.time(list(self.files.values()), feed, 1, slot_ns, seed)
             return []
+        except Late:  # no file is to blame
+            raise
         except TargetError as error:
             rows = list(self.files)
             blamed = next((i for i, r in enumerate(rows) if i and self.files[r].digest == error.culprit), 0)
