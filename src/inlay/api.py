@@ -62,13 +62,20 @@ def tune(
 def tune(
     model: ModelSource, options: TuneOptions | None = None, *, target: Sequence[str | TargetSpec], **changes: Any
 ) -> Any: ...
+@overload
+def tune(model: Sequence[str | Path], options: TuneOptions | None = None, **changes: Any) -> Any: ...
 @documented
-def tune(model: Annotated[ModelSource, declared.TUNED], options: TuneOptions | None = None, **changes: Any) -> Any:
+def tune(
+    model: Annotated[ModelSource | Sequence[str | Path], declared.TUNED],
+    options: TuneOptions | None = None,
+    **changes: Any,
+) -> Any:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
     With several targets, each is tuned for within the one budget, and the single file that suits all best is delivered;
-    with ``auto``, the file and the target to deploy with. The models of a ``pipeline.yaml`` are tuned within the one
-    budget, too, and all of them are delivered. The same call on the same ``out`` continues where it stopped.
+    with ``auto``, the file and the target to deploy with. The models of one program, several files or a
+    ``pipeline.yaml``, are tuned within the one budget, too, and all of them are delivered. The same call on the same
+    ``out`` continues where it stopped.
 
     Returns:
         A :class:`~inlay.TuneResult`; for ``auto`` and for two targets or more an :class:`~inlay.AcrossResult`; for a
@@ -78,6 +85,10 @@ def tune(model: Annotated[ModelSource, declared.TUNED], options: TuneOptions | N
         InlayError: see :mod:`inlay.errors`.
     """
     wish = TuneOptions.of(options, changes)
+    if isinstance(model, Sequence) and not isinstance(model, str):
+        if len(model) != 1:
+            return _several("pipeline")([Path(each) for each in model], wish)
+        model = model[0]
     if isinstance(model, (str, Path)) and _is_pipeline(Path(model)):
         return _several("pipeline")(Path(model), wish)
     begun, out = time.monotonic() - wish.before_s, Path(wish.out)
@@ -142,7 +153,9 @@ def _command_line(model: ModelSource, wish: TuneOptions) -> str:
 
 @documented
 def dry_run(
-    model: Annotated[ModelSource, declared.MODEL], options: TuneOptions | None = None, **changes: Any
+    model: Annotated[ModelSource | Sequence[str | Path], declared.MODEL],
+    options: TuneOptions | None = None,
+    **changes: Any,
 ) -> DryRun:
     """Say what :func:`tune` would do with these arguments, after running the model a few times; nothing is written.
 
@@ -150,6 +163,10 @@ def dry_run(
         InlayError: what ``tune`` would raise for them.
     """
     wish = TuneOptions.of(options, changes)
+    if isinstance(model, Sequence) and not isinstance(model, str):
+        if len(model) != 1:
+            raise UsageError("a dry run looks at one model: give one")
+        model = model[0]
     specs, _ = _targets(wish)
     if _ONE not in specs:
         raise UsageError("a dry run looks at one target: give --target NAME")

@@ -33,6 +33,7 @@ from inlay.run.tune import tune as tune_one
 from inlay.targets.base import Artifact, Target, TargetSpec
 from inlay.targets.null import NullExecutable, NullTarget, price
 from inlay.testing import random_feed, small_model
+from inlay.testing.models import Builder
 from inlay.trial import Accuracy, Interval
 from tests.support.fixtures import SaveModel
 from tests.support.rounding import Rounding, rounding
@@ -85,7 +86,10 @@ def across(
     model = onnx.load(path)
     feeds = tuple(dict(random_feed(model, seed)) for seed in range(4))
     config = TuneConfig(
-        bound=Bound(min_sqnr_db=10.0), budget_s=options.pop("budget_s", None), strategy="anchors", cost_db=False
+        bound=options.pop("bound", Bound(min_sqnr_db=10.0)),
+        budget_s=options.pop("budget_s", None),
+        strategy="anchors",
+        cost_db=False,
     )
     samples = Samples(feeds, "test", "test")
     return tune_across(
@@ -364,6 +368,21 @@ def test_no_output_of_any_run_may_be_an_input(save: SaveModel, tmp_path: Path) -
     with pytest.raises(UsageError, match="would overwrite"):
         inlay.tune(path, target=["null", "ort-cpu"], out=out)
     assert path.read_bytes() == before
+
+
+def test_files_are_judged_in_the_terms_of_the_task(save: SaveModel, tmp_path: Path) -> None:
+    """On all targets, as their own runs judge them: an embedding by cosine and ranks, where no SQNR is asked for."""
+    b = Builder()
+    pooled = b.node("pool", "GlobalAveragePool", [b.conv("first", b.input("x", (1, 3, 16, 16)), 24, relu=True)])
+    b.output(b.node("flat", "Flatten", [pooled], outputs=["embedding"], axis=1))
+    path = save(b.model())
+    found = across(path, tmp_path / "out", {"a": null(1.0), "b": null(2.0)}, others={}, bound=TuneConfig().bound)
+    judged = [cell.accuracy for cell in found.table.values() if cell.accuracy is not None]
+    assert judged
+    assert all([figure.name for figure in each.figures][:1] == ["cosine"] for each in judged)
+    assert found.bound.startswith("SQNR at least 14 dB and at most 0.02 of cosine")
+    asked = across(path, tmp_path / "asked", {"a": null(1.0), "b": null(2.0)}, others={})
+    assert asked.bound == "SQNR at least 10 dB"
 
 
 @pytest.mark.parametrize("broken", [True, False])

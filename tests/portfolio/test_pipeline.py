@@ -106,6 +106,42 @@ def test_the_evaluation_of_the_whole_decides_which_models_go_back() -> None:
     assert [part.origin == "original" for part in free.parts] == [False, False], "within the bound, nothing goes back"
 
 
+def test_files_by_name_are_what_was_recorded_of_them(run: RunCommand) -> None:
+    """The short form of ``pipeline.yaml``: the same models, samples, and numbers of runs."""
+    words = (
+        "tune encoder.onnx decoder.onnx --data recorded -o short --target null --strategy anchors --min-sqnr 5 --json"
+    )
+    code, out, err = run(*words.split(), "--max-measurements", "4", "--budget", "none")
+    found, whole = json.loads(out), tuned()
+    assert code == whole.exit_code, err
+    assert [part["runs"] for part in found["models"]] == [6, 18]
+    assert [part["output_sha256"] for part in found["models"]] == [part.output_sha256 for part in whole.parts]
+    Path("mine").mkdir()
+    for name in ("encoder", "decoder"):
+        Path(f"recorded/{name}.npz").rename(f"mine/{name}.npz")
+    own = inlay.tune([Path("encoder.onnx"), "decoder.onnx"], data="mine", out="own", min_sqnr=5, budget=None, **OPTIONS)
+    assert [part.runs for part in own.parts] == [1, 1], "nobody says how often"
+
+
+@pytest.mark.parametrize(
+    ("models", "data", "said"),
+    [
+        (["encoder.onnx", "decoder.onnx"], None, "several models: give --data FOLDER with the samples of each"),
+        (["encoder.onnx", "decoder.onnx"], "recorded/encoder.npz", "several models: give --data FOLDER"),
+        (["encoder.onnx", "other/encoder.onnx"], "recorded", "recorded: two models have the name encoder"),
+        (["encoder.onnx", "gone.onnx"], "recorded", "recorded, model gone: gone.onnx: no such file"),
+        (["encoder.onnx", "third.onnx"], "recorded", "recorded, model third: it has no data"),
+    ],
+)
+def test_several_files_that_do_not_fit_together(models: list[str], data: str | None, said: str) -> None:
+    onnx.save(small_model(), "third.onnx")
+    with pytest.raises(InlayError) as caught:
+        inlay.tune(models, data=data, out="out", budget=None, **OPTIONS)
+    assert said in str(caught.value)
+    with pytest.raises(UsageError, match="a dry run looks at one model"):
+        inlay.dry_run(models)
+
+
 def test_a_model_that_takes_next_to_no_time_is_left_as_given() -> None:
     changed(seconds=1e-9)
     found = inlay.tune("recorded/other.yaml", out="out", **OPTIONS, budget=None, min_sqnr=5)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from inlay.data import Joins, Samples
+from inlay.data import Ends, Joins, Samples
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.parts import Parts
 from inlay.trial import Accuracy
@@ -161,3 +161,55 @@ def test_single_samples_without_detections_say_little() -> None:
     samples = Samples(tuple({} for _ in want), "feeds", "test", joins=JOINED)
     each = Judge(want, samples, Bound(), confidence=None).each_db(got)
     assert 15.0 < each[5] < np.median(each) - 5.0
+
+
+def rows(p: np.ndarray, name: str = "prob") -> list[dict[str, np.ndarray]]:
+    """Two classes of each sample, the second one's probabilities being ``p``."""
+    return [{name: np.array([[1.0 - each, each]], np.float32)} for each in p]
+
+
+def odds_judged(
+    want: Sequence[dict[str, np.ndarray]], got: Sequence[dict[str, np.ndarray]], bound: Bound, computed: str = "Softmax"
+) -> Accuracy:
+    ends = Ends({name: frozenset([computed]) for name in want[0]} if computed else {})
+    samples = Samples(tuple({} for _ in want), "feeds", "test", ends=ends)
+    return Judge(want, samples, bound, confidence=None).judge(got)
+
+
+@pytest.mark.parametrize("computed", ["Softmax", "Sigmoid", ""])
+def test_few_probabilities_are_judged_as_log_odds_too(computed: str) -> None:
+    """The small one ranks samples; beside one of nearly 1 its noise is nothing: shuffled, it still has 40 dB."""
+    rng = np.random.default_rng(0)
+    p = np.exp(rng.uniform(np.log(1e-3), np.log(2e-2), 40))
+    want, shuffled = rows(p), rows(rng.permutation(p))
+    if computed == "Sigmoid":  # one number, all but sure
+        want, shuffled = ([{"prob": 1.0 - y["prob"][:, 1:]} for y in each] for each in (want, shuffled))
+    found = odds_judged(want, shuffled, Bound(20.0), computed)
+    whole, odds = found.outputs
+    assert (whole.name, odds.name) == ("prob", "prob (log odds)")
+    assert whole.sqnr_db > 30.0
+    logits = [np.concatenate([np.log(y["prob"] / (1.0 - y["prob"])) for y in each]) for each in (want, shuffled)]
+    expected = 10 * np.log10((logits[0] ** 2).sum() / ((logits[0] - logits[1]) ** 2).sum())
+    assert odds.sqnr_db == pytest.approx(expected, abs=0.01)
+    assert not found.feasible
+    assert "SQNR of output prob (log odds)" in found.reason
+    assert odds_judged(want, want, Bound(20.0), computed).feasible
+
+
+def test_what_is_not_few_probabilities_has_no_log_odds() -> None:
+    """Nor has what is a half everywhere, what nobody computed as probabilities, or what there are many of."""
+    rng = np.random.default_rng(0)
+    halves = rows(0.5 + 0.05 * rng.standard_normal(16))
+    many = [{"y": np.full((1, 20), 0.05)} for _ in range(4)]
+    numbers = [{"y": rng.random((1, 3))} for _ in range(4)]
+    for outputs, computed in ((halves, "Softmax"), (many, "Softmax"), (numbers, ""), (numbers, "Gemm")):
+        assert [o.name for o in odds_judged(outputs, outputs, Bound(), computed).outputs] == [*outputs[0]]
+
+
+def test_single_samples_are_not_judged_by_log_odds() -> None:
+    """One number's error may be anything: it counts over all samples."""
+    rng = np.random.default_rng(0)
+    want = rows(np.exp(rng.uniform(np.log(1e-3), np.log(2e-2), 12)))
+    got = rows(np.exp(rng.uniform(np.log(1e-3), np.log(2e-2), 12)))
+    judge = Judge(want, Samples(tuple({} for _ in want), "feeds", "test"), Bound(20.0))
+    assert min(judge.each_db(got)) > 30.0 > 20.0 > judge.judge(got).sqnr_db

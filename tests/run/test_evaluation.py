@@ -18,8 +18,9 @@ import pytest
 import inlay
 from inlay.cli import render
 from inlay.deadline import Deadline
-from inlay.errors import DataError, UsageError
+from inlay.errors import DataError, JournalError, UsageError
 from inlay.measure.journal import Journal
+from inlay.model.user_code import source_sha256
 from inlay.quant.bound import EvaluationBound
 from inlay.quant.evaluation import Evaluation, Score
 from inlay.report.page import accuracy_words
@@ -337,6 +338,56 @@ def test_an_evaluation_that_changes_its_mind_is_told(model: Path) -> None:
 
 
 @null
+def test_an_evaluation_that_was_edited_does_not_go_on(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of before and after are of two measures; what its program reads besides its source is its own affair."""
+    monkeypatch.chdir(model.parent)
+    script, by = Path("mine.py"), f"{sys.executable} mine.py {{model}}"
+    script.write_text("print(0.9)")
+    tuned(model, by, max_drop=0.01, higher_is_better=True)
+    Path("data.txt").write_text("nothing that it is given by name")
+    result, _ = tuned(model, by, max_drop=0.01, higher_is_better=True)
+    assert result.best is not None
+    script.write_text("print(0.8)")
+    with pytest.raises(JournalError, match=r"what --evaluate runs, which was edited since.*--restart to begin anew"):
+        tuned(model, by, max_drop=0.01, higher_is_better=True)
+    tuned(model, by, max_drop=0.01, higher_is_better=True, restart=True)
+
+
+def test_what_is_edited_is_told_by_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def f(path):\n    return 1.0\n")
+    Path("weights.bin").write_bytes(b"\0" * 64)
+    named, words, other = (
+        source_sha256(each) for each in ("mine:f", "python mine.py {model} weights.bin", "true {model}")
+    )
+    assert named == words
+    assert other == "", "a program that is no text"
+    Path("mine.py").write_text("def f(path):\n    return 2.0\n")
+    assert source_sha256("mine:f") == source_sha256("python mine.py {model}") != named
+    assert source_sha256("no_such:f") == source_sha256(len) == ""
+    assert source_sha256(lambda path: 1.0) != source_sha256(lambda path: 2.0)
+
+
+@null
+def test_a_metric_that_changes_its_mind_is_told(model: Path) -> None:
+    """Of the same outputs, asked twice: by more than may be lost it decides nothing, by less the bound is narrower."""
+
+    def metric(values: list[float]) -> Callable[..., float]:
+        return lambda outputs, labels: values.pop(0) if len(values) > 1 else values[0]
+
+    with pytest.raises(
+        DataError, match=r"--metric <lambda> changes its mind: of the same outputs it gave 0\.9 and 0\.85"
+    ):
+        tuned(model, None, metric=metric([0.9, 0.85]), max_drop=0.01)
+    out = model.parent / "narrower"
+    result, data = tuned(model, None, metric=metric([0.9, 0.91]), max_drop=0.05, out=out)
+    assert data["bound"] == "<lambda> at most 0.04 below float"
+    assert any("changes its mind" in note for note in result.notes)
+    result, data = tuned(model, None, metric=metric([0.9]), max_drop=0.05, out=model.parent / "sure")
+    assert data["bound"] == "<lambda> at most 0.05 below float", "negative control"
+
+
+@null
 def test_a_name_that_is_missing_later(model: Path) -> None:
     result, _ = tuned(model, lambda path: {"F1": 0.9} if pairs_in(path) else {"F1": 0.9, "AUC": 0.9})
     assert pairs_in(str(result.model_path)) == 0
@@ -428,7 +479,7 @@ def test_the_page_says_what_the_evaluation_found() -> None:
         ({"at_least": ["top1"]}, "--min top1: give name=value"),
         ({"at_least": {"a": 1.0}, "at_most": {"a": 2.0}}, "one of the two"),
         ({"no_bound": True, "at_most": {"a": 2.0}}, "--no-bound contradicts"),
-        ({"evaluate": None, "at_least": {"a": 1.0}}, "--min needs --evaluate"),
+        ({"evaluate": None, "at_least": {"a": 1.0}}, r"--min needs --evaluate.*--metric or --task.*by --max-drop"),
     ],
 )
 def test_options_that_contradict_each_other(model: Path, options: dict[str, Any], why: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import pytest
 
 import inlay
 from inlay.cli.render import verdict
+from inlay.data import Samples
 from inlay.errors import UsageError
-from inlay.quant.tasks.task import Task
+from inlay.prepare.config import TuneConfig
+from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.tasks.task import Task, embedding
 from inlay.report.page import accuracy_words
-from inlay.trial import TaskFigure
+from inlay.testing.models import Builder
+from inlay.trial import Accuracy, TaskFigure
 from tests.support.detectors import detector, finder, images
 
 pytestmark = pytest.mark.usefixtures("null_in_process")
@@ -110,3 +115,51 @@ def test_few_samples_tell_the_task_as_well(tmp_path: Path) -> None:
     assert not result.best.is_float
     assert result.best.selection.figures
     assert "this looks like a detector" in lines(result)
+
+
+def encoder() -> onnx.ModelProto:
+    """An image's vector of 24 numbers, by name an embedding."""
+    b = Builder()
+    x = b.conv("second", b.conv("first", b.input("images", (1, 3, 96, 96)), 16, relu=True), 24)
+    pooled = b.node("pool", "GlobalAveragePool", [x])
+    b.output(b.node("flat", "Flatten", [pooled], outputs=["embedding"], axis=1))
+    return b.model()
+
+
+def test_an_embedding_is_bound_as_one_unless_an_sqnr_is_asked_for(tmp_path: Path) -> None:
+    onnx.save(encoder(), tmp_path / "m.onnx")
+    usual = "SQNR at least 14 dB and at most 0.02 of cosine and 0.05 of rank correlation lost (an embedding)"
+    asked: list[dict[str, Any]] = [{}, {"min_sqnr": 20.0}, {"task": "none"}]
+    for number, options in enumerate(asked):
+        out = tmp_path / f"out{number}"
+        again = [inlay.tune(tmp_path / "m.onnx", data=feeds(16), out=out, **LIMITS, **options) for _ in range(2)]
+        bound = "SQNR at least 20 dB" if options else usual
+        assert [result.bound for result in again] == [bound] * 2, "in a run that goes on, too"
+    picked = inlay.select(tmp_path / "out0", to=tmp_path / "picked.onnx", max_drop=0.02)
+    assert picked.task.startswith("this looks like an embedding: mean cosine"), "its cosine is what may drop"
+    with pytest.raises(UsageError, match="no metric, task or --evaluate judged any of them"):
+        inlay.select(tmp_path / "out2", to=tmp_path / "no.onnx", max_drop=0.02)
+
+
+def test_what_an_embedding_may_lose_without_being_asked() -> None:
+    """Noise of 17 dB is well within it; a cosine that falls too far is not, nor are ranks that are lost."""
+    rng = np.random.default_rng(0)
+    task = embedding("embedding").bound(True)
+    usual = task.usual(TuneConfig().bound)
+
+    def judged(vectors: np.ndarray, db: float, bound: Bound) -> Accuracy:
+        noise = rng.standard_normal(vectors.shape) * np.linalg.norm(vectors, axis=1, keepdims=True)
+        noise *= 10.0 ** (-db / 20.0) / np.sqrt(vectors.shape[1])
+        want, got = ([{"embedding": row[None]} for row in each] for each in (vectors, vectors + noise))
+        samples = Samples(tuple({} for _ in vectors), "feeds", "test")
+        return Judge(want, samples, bound, confidence=None, task=task).judge(got)
+
+    spread = rng.standard_normal((24, 64))
+    assert judged(spread, 17.0, usual).feasible
+    assert not judged(spread, 17.0, Bound(20.0)).feasible, "negative control: 20 dB were asked for"
+    assert "of cosine more than 2 % is lost" in judged(spread, 11.0, replace(usual, min_sqnr_db=None)).reason
+    assert not judged(spread, 13.0, usual).feasible
+    alike = judged(1.0 + 0.03 * spread, 17.0, usual)
+    assert "of rank correlation more than 5 % is lost" in alike.reason
+    few = judged(1.0 + 0.03 * spread[:8], 17.0, usual)
+    assert few.feasible, "of few vectors, near ties decide"

@@ -225,7 +225,7 @@ def root(
 def _log_file(path: Path, options: Mapping[str, Any]) -> Path:
     """``path``, which must be none of the files that ``options`` name. Raises UsageError."""
     inputs = [v for name, v in options.items() if name != "out" and isinstance(v, str | Path)]
-    refuse_overwriting([path], inputs)
+    refuse_overwriting([path], [*options["model"], *inputs])
     if path.is_dir():
         raise UsageError(f"--json-log {path} is a folder: name a file")
     return path

@@ -373,7 +373,7 @@ def decisions(rows: Sequence[Decision]) -> Table:
 
 def selected(done: Selected) -> Iterator[str]:
     """What ``inlay select`` wrote."""
-    metric = "" if done.metric is None else f", metric {done.metric:.4f}"
+    metric = (f", {done.task}," if done.task else "") if done.metric is None else f", metric {done.metric:.4f}"
     yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}."
     gained = Interval(done.speedup, done.speedup_low, done.speedup_high)
     over = f"{shown_ratio(gained)} over the given model" if gained.is_told else f"{UNTOLD} for a speed-up"

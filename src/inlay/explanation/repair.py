@@ -22,7 +22,9 @@ from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.candidate_writer import deliver
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
-from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.quant.accuracy import EXACT_DB, Bound, Judge, Outputs
+from inlay.quant.tasks.recognize import task_of
+from inlay.quant.tasks.task import broken
 from inlay.run.compare import compare
 from inlay.run.inputs import TuneRequest
 from inlay.run.outputs import publish
@@ -123,9 +125,14 @@ def repair(
             if best is not None and is_last:
                 break
             made = load(path)
-            accuracy = subject.judge.judge(worker.run(Artifact(path.resolve(), made.sha256), subject.feeds))
+            accuracy = subject.judge.judge(
+                worker.run(Artifact(path.resolve(), made.sha256), subject.feeds), in_task=True
+            )
             if accuracy.sqnr_db < given_db - policy.SAME_DB:
                 problem = f"the fastest has {shown_sqnr(accuracy.sqnr_db)}, the given model {shown_sqnr(given_db)}"
+                continue
+            if lost := broken(accuracy.figures, subject.accuracy.figures):
+                problem = f"the fastest does less of what the given model does: {lost}"
                 continue
             gain = _gain(subject, made, spec, seed, 1 if worker.deterministic else policy.REPAIR_PROCESSES)
             if gain is not None and not gain.shows_gain():
@@ -170,7 +177,8 @@ def _subject(
     inner = load(path)
     some = samples.evenly(policy.REPAIR_SAMPLES)
     feeds = save_feeds(work / "samples", some.feeds)
-    judge = Judge(worker.run(Artifact(path.resolve(), inner.sha256), feeds), some, Bound())
+    reference = worker.run(Artifact(path.resolve(), inner.sha256), feeds)
+    judge = Judge(reference, some, Bound(), task=task_of(some, reference))
     runs, outputs = True, list[Outputs]()
     try:
         outputs += worker.run(Artifact(file.content.resolve(), file.sha256), feeds)
@@ -178,6 +186,11 @@ def _subject(
         runs = False
         session = Session(externalize_weights(file.model, store), store, fuse_qdq=False)
         outputs += [session.run(feed) for feed in some.feeds]
+    accuracy = judge.judge(outputs, in_task=True)
+    if accuracy.reshaped and accuracy.sqnr_db <= -EXACT_DB:
+        raise ModelError(
+            f"{file.path} cannot be repaired: {accuracy.reshaped}, so that nothing tells how accurate it is"
+        )
     target, form = create(spec), file.content
     fewer = put_back(file.model, known_operators(), slower) if slower else None
     better = exact_form(fewer or file.model, target.rules(), preconditions_of(target)) or fewer
@@ -191,7 +204,7 @@ def _subject(
         samples=some,
         judge=judge,
         feeds=feeds,
-        accuracy=judge.judge(outputs),
+        accuracy=accuracy,
         runs=runs,
     )
 

@@ -31,7 +31,7 @@ def _last(output: ir.Value) -> frozenset[str]:
         node = value.producer()
         if node is None:
             continue
-        data = _data(node)
+        data = _data(node) or _in_branches(node, value)
         waiting += data
         if not data:
             last.add(node.op_type)
@@ -49,6 +49,14 @@ def _data(node: ir.Node) -> list[ir.Value]:
         return []
     given = node.inputs if node.op_type == "Concat" else node.inputs[:1]
     return [v for v in given if v is not None]
+
+
+def _in_branches(node: ir.Node, value: ir.Value) -> list[ir.Value]:
+    """What stands for an output of an If in each of its branches."""
+    if node.op_type != "If" or node.domain not in ("", "ai.onnx"):
+        return []
+    at = list(node.outputs).index(value)
+    return [attr.as_graph().outputs[at] for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH]
 
 
 def _is_constant(value: ir.Value) -> bool:

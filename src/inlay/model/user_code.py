@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import atexit
 import copy
+import hashlib
+import inspect
 import os
+import shlex
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from inlay.data import load_function
@@ -22,6 +26,8 @@ from inlay.model.guard import Guard, Limits, answer_calls
 T = TypeVar("T")
 TRAVELS = "arguments_travel"
 """Attribute of functions whose arguments go to another process: they cannot be changed here."""
+_MOST_SOURCE = 1 << 20
+"""Bytes of a file of source, at most: what is larger is data."""
 _LONGEST_S = 7 * 86_400.0
 """Seconds of a call without a budget: as long as it takes; a socket has no longer limit for certain."""
 
@@ -54,6 +60,41 @@ def user_function(text: str, option: str, finish: Callable[[Any], T]) -> Callabl
 
     setattr(ask, TRAVELS, True)
     return ask
+
+
+def source_sha256(given: str | Callable[..., Any]) -> str:
+    """Digest of the source of what the user names; empty where there is none, as of a compiled module.
+
+    Args:
+        given: ``module:function``, whose whole module counts; the words of a program, of which files of text count; or
+            a function itself, which counts alone.
+    """
+    if not isinstance(given, str):
+        if not inspect.isfunction(given) and not inspect.ismethod(given):
+            return ""
+        try:
+            return hashlib.sha256(inspect.getsource(given).encode()).hexdigest()
+        except OSError:  # it was typed in, or its file is gone
+            return ""
+    if "{" in given:
+        return _digest_of(map(Path, shlex.split(given)))
+    module, _, function = given.partition(":")
+    named = [Path(place, *module.split(".")) for place in (os.getcwd(), *sys.path)] if function else []
+    return _digest_of([p for each in named for p in (each.with_suffix(".py"), each / "__init__.py") if p.is_file()][:1])
+
+
+def _digest_of(files: Iterable[Path]) -> str:
+    """Of those of the files that are text of a size that somebody writes."""
+    digest, found = hashlib.sha256(), False
+    for path in files:
+        try:
+            data = path.read_bytes() if path.is_file() and path.stat().st_size <= _MOST_SOURCE else b"\0"
+        except (OSError, ValueError):  # a word that names no file
+            continue
+        if b"\0" not in data:
+            digest.update(data)
+            found = True
+    return digest.hexdigest() if found else ""
 
 
 def _call(text: str, option: str, function: Callable[..., Any], *arguments: Any) -> Any:

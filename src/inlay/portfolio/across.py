@@ -197,7 +197,7 @@ def _result(comparison: Comparison, tuned: _Tuned, screened: Mapping[str, float 
         model=(str(file.path), file.sha256),
         columns={**columns, **unusable},
         size_bytes=model_bytes(chosen.file.path),
-        bound=str(config.bound),
+        bound=next((found.bound for found in tuned.runs.values()), str(config.bound)),
         seed=config.seed,
         wall_s=comparison.held.seconds,
         interrupted=tuned.interrupted,

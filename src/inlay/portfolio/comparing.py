@@ -14,7 +14,7 @@ import numpy as np
 
 from inlay.data import Samples, save_feeds
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import CompileFailed, TargetError
+from inlay.errors import CompileFailed, Late, TargetError
 from inlay.files import as_file_name
 from inlay.measure.client import Worker
 from inlay.measure.journal import Fact
@@ -26,6 +26,7 @@ from inlay.portfolio import policy
 from inlay.portfolio.result import GIVEN, Cell, Table
 from inlay.portfolio.runs import Portfolio, open_portfolio
 from inlay.quant.accuracy import UNCHECKED, Judge, Outputs
+from inlay.run.given import bound_in_task
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.reference import RunFiles, in_reference
 from inlay.run.session import call_limit_s
@@ -199,9 +200,10 @@ class Comparison:
                     found[row, label] = "there was no time to judge it"
                     continue
                 reference, confidence = self._reference(workers[label], label, part), None if verify else UNCHECKED
-                judge = Judge(reference, self._parts[part], config.bound, self.inputs.metric, confidence)
+                bound, task = bound_in_task(self._parts[part], reference, config)
+                judge = Judge(reference, self._parts[part], bound, self.inputs.metric, confidence, task=task)
                 try:
-                    judged = judge.judge(workers[label].run(files[label][row], self._feeds[part]))
+                    judged = judge.judge(workers[label].run(files[label][row], self._feeds[part]), in_task=verify)
                 except TargetError as error:
                     found[row, label] = str(error)
                     continue
@@ -303,11 +305,19 @@ def in_fresh_processes(measured: Callable[[], Readings], end: Deadline) -> Readi
     Args:
         measured: starts processes, and reads all files in them.
         end: after which no further round may last.
+
+    Raises:
+        Late: there was no time for a single round.
     """
     rounds, took_s = list[Readings](), 0.0
     while len(rounds) < policy.PROCESSES and not (rounds and end.left < took_s):
         begun = end.clock()
-        rounds.append(measured())
+        try:
+            rounds.append(measured())
+        except Late:
+            if not rounds:
+                raise
+            break  # what was read before stands
         took_s = end.clock() - begun
         if rounds[-1].timing.is_exact:
             break

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.errors import Late, ModelError
+from inlay.errors import Late, ModelError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.measure.client import usual_limit
 from inlay.measure.lab import Lab, measuring
@@ -31,10 +31,10 @@ from inlay.portfolio.points import Choice
 from inlay.portfolio.result import GIVEN
 from inlay.portfolio.runs import Portfolio, open_portfolio
 from inlay.portfolio.whole import WholeJudge, doubt_of, whole_judge
-from inlay.prepare.config import TuneConfig
+from inlay.prepare.config import TuneConfig, edited
 from inlay.quant.bound import Bound
-from inlay.recording.pipeline import read_pipeline
-from inlay.run.call import seconds_of
+from inlay.recording.pipeline import Pipeline, pipeline_of, read_pipeline
+from inlay.run.call import seconds_of, sources_of
 from inlay.run.evaluation.bounding import bound_of
 from inlay.run.evaluation.evaluator import evaluator_of
 from inlay.run.options import TuneOptions
@@ -49,18 +49,20 @@ _CHOSEN = "chosen"
 """The row of a part's delivered model."""
 
 
-def tune_pipeline(path: Path, wish: TuneOptions) -> PipelineResult:
+def tune_pipeline(models: Path | Sequence[Path], wish: TuneOptions) -> PipelineResult:
     """Tune the models of a pipeline under one budget, and write all of them under their names into ``OUT/pipeline``.
 
     Args:
-        path: ``pipeline.yaml``, or the folder that it is in.
+        models: ``pipeline.yaml``, or the folder that it is in; or the files themselves, whose samples are in the folder
+            that ``data`` names.
         wish: for all models: its budget is that of the whole command.
 
     Raises:
         InlayError: the pipeline, a model, its samples, the target or the folder cannot be used.
     """
     begun = time.monotonic() - wish.before_s
-    pipeline, out, progress = read_pipeline(path), Path(wish.out), wish.progress or Logged()
+    path, pipeline, wish = _read(models, wish)
+    out, progress = Path(wish.out), wish.progress or Logged()
     check_asked(pipeline.parts, path, wish)
     spec = target_of(target_asked(wish), wish.target_options, wish.threads)
     files = {part.name: load(part.model) for part in pipeline.parts}
@@ -73,6 +75,7 @@ def tune_pipeline(path: Path, wish: TuneOptions) -> PipelineResult:
         "evaluation": f"{wish.evaluate} {bound.evaluation}" if evaluator is not None else "none",
         "pipeline": json.dumps({part.name: [files[part.name].sha256, part.runs] for part in pipeline.parts}),
         "target": json.dumps([spec.name, dict(spec.options)], sort_keys=True),
+        **{edited(option): digest for option, digest in sources_of({"--evaluate": wish.evaluate}).items()},
     }
     with (
         measuring(wish.ray, [spec], progress.stage) as lab,
@@ -101,6 +104,17 @@ def tune_pipeline(path: Path, wish: TuneOptions) -> PipelineResult:
             choice = whole.choose(tuned, held.deadline.earlier(measuring_s))
         held.stage("measure all models together in fresh processes")
         return _delivered(tuned, choice, _Call(path, wish, spec, lab, held, rng, whole, bound))
+
+
+def _read(models: Path | Sequence[Path], wish: TuneOptions) -> tuple[Path, Pipeline, TuneOptions]:
+    """What a pipeline is known by, the pipeline, and the options of all its models."""
+    if isinstance(models, Path):
+        return models, read_pipeline(models), wish
+    if not isinstance(wish.data, str | Path) or not Path(wish.data).is_dir():
+        raise UsageError(
+            "several models: give --data FOLDER with the samples of each, NAME.npz for NAME.onnx, as inlay record does"
+        )
+    return Path(wish.data), pipeline_of(models, Path(wish.data)), replace(wish, data=None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,10 +36,11 @@ class TuneConfig:
         limit_s: seconds that one call of the runtime may take.
         steering_db: SQNR that the search asks for where the user's own evaluation alone is bounded.
         command: the line that asks for this run, for people.
+        sources: digests of the source of the user's own functions and programs, by the option that names them.
     """
 
     target: TargetSpec = field(default_factory=lambda: TargetSpec(DEFAULT_TARGET))
-    bound: Bound = field(default_factory=lambda: Bound(min_sqnr_db=DEFAULT_MIN_SQNR_DB))
+    bound: Bound = field(default_factory=lambda: Bound(min_sqnr_db=DEFAULT_MIN_SQNR_DB, is_usual=True))
     bind: Mapping[str, int] = field(default_factory=dict)
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False
     shapes: Annotated[tuple[str, ...], options.SHAPES] = ()
@@ -68,6 +69,7 @@ class TuneConfig:
     steering_db: float = DEFAULT_MIN_SQNR_DB
     cost_db: Annotated[bool, options.COST_DB] = True
     command: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def searched(self) -> Bound:
@@ -79,7 +81,7 @@ class TuneConfig:
     def identity(self) -> dict[str, str]:
         """The settings that change which trials a run makes. Budgets may be raised when a run is continued."""
         return {
-            "bound": str(self.bound),
+            "bound": f"{self.bound}{' where the task has no bound of its own' if self.bound.is_usual else ''}",
             "bind": str(sorted(self.bind.items())),
             "seed": str(self.seed),
             "keep_qparams": str(self.keep_qparams),
@@ -96,4 +98,10 @@ class TuneConfig:
             **({"freeze_shapes": "True"} if self.freeze_shapes else {}),
             **({"shapes": " ".join(self.shapes)} if self.shapes else {}),
             **({"batch": str(self.batch)} if self.batch else {}),
+            **{edited(option): digest for option, digest in self.sources.items()},
         }
+
+
+def edited(option: str) -> str:
+    """The source behind an option as a part of a run's identity, in words for whoever edited it."""
+    return f"what {option} runs, which was edited since"

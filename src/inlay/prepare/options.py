@@ -39,10 +39,11 @@ STRATEGIES = ("auto", "guided", *installed.joined(installed.STRATEGIES), "refine
 
 MODEL = Option("The ONNX model.", metavar="MODEL", type=Path, positional=True, show_default=False)
 TUNED = Option(
-    "The ONNX model, or a pipeline.yaml with the models of one program.",
-    metavar="MODEL",
+    "The ONNX model; or the models of one program, as several files or as a pipeline.yaml.",
+    metavar="MODEL...",
     type=Path,
     positional=True,
+    repeated=True,
     show_default=False,
 )
 MODELS = Option(

@@ -30,7 +30,7 @@ from inlay.errors import DataError, ModelError, UsageError
 from inlay.model.joins import joined
 from inlay.quant.bound import Bound as Bound
 from inlay.quant.metric_limits import Pairs
-from inlay.quant.metrics import Agreement, changes, energies, hits_of, value_of
+from inlay.quant.metrics import Agreement, changes, energies, hits_of, unsure, value_of
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
 from inlay.quant.metrics import find_metric as find_metric
@@ -39,11 +39,12 @@ from inlay.quant.tasks.task import Task, broken
 from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db
 from inlay.trial import Accuracy, OutputError, TaskFigure
 
-JUDGING = "3"
+JUDGING = "4"
 """Version of the rules by which figures of accuracy come about. Raise it where the same outputs would get others.
 
 1 compared outputs as a whole; 2 compares them part by part where parts differ in size; 3 compares outputs of other
-lengths on the common part, and rows of what was found with those that they stand for.
+lengths on the common part, and rows of what was found with those that they stand for; 4 compares few probabilities as
+log odds, too, and judges an embedding by its task.
 """
 MAX_MARGIN_DB = 3.0
 """Half a bit: samples that differ more than this ask for more samples rather than for a larger margin."""
@@ -76,8 +77,10 @@ class Judge:
         task: what the model is for; None where that is not sure.
 
     Attributes:
+        bound: as it was given.
         parts: how they are divided.
         silent: parts and outputs that are left out, since they are one and the same number on all samples.
+        remark: what people should know of the metric; empty for nothing.
 
     Raises:
         ModelError: an output is no tensor.
@@ -103,18 +106,20 @@ class Judge:
         self._padding = Padding.of(samples.feeds[: len(reference)], reference, samples.mask)
         self._wanted = self._padding.without_each(reference)
         self._labels = samples.labels
-        self._bound = bound
+        self.bound = bound
         named = task is not None and bound.metric == task.name
         self._metric = task.figures[0].agreement if task is not None and named else metric
         self._confidence = confidence
         self._apart = len(reference) if apart is None else apart
         self.task = task
-        self.parts = Parts.of(self._wanted, samples.joins, self._padding.outputs) if parts is None else parts
+        whole = self._padding.outputs
+        self.parts = Parts.of(self._wanted, samples.joins, whole, samples.ends) if parts is None else parts
         self._divided = [self.parts.split(outputs) for outputs in self._wanted]
         first = self._divided[0] if reference else {}
         self.silent = _silent(self._divided)
         self._decisions = frozenset(n for n, y in first.items() if _decides(y.dtype))
-        self.float_metric = self._metric_of(reference)
+        self.float_metric = self._in_float()
+        self.remark = ""
 
     @classmethod
     def of_model(cls, model: ir.Model, feeds: Sequence[Feed], reference: Sequence[Outputs], mask: str) -> Judge:
@@ -124,18 +129,25 @@ class Judge:
 
     def refuse_idle_bound(self) -> None:
         """Raise UsageError where a metric that is not negative would have to fall below 0 to break the constraint."""
-        most, value = self._bound.max_drop, self.float_metric
+        most, value = self.bound.max_drop, self.float_metric
         is_distance = isinstance(self._metric, Agreement) and value == 0.0  # which grows below 0
         if most is not None and value is not None and 0.0 <= value <= most and not is_distance:
             raise UsageError(
-                f"--max-drop {most:g} bounds nothing: the float model's {self._bound.metric} is {value:g}; "
+                f"--max-drop {most:g} bounds nothing: the float model's {self.bound.metric} is {value:g}; "
                 "give less, or check the labels"
             )
+
+    def asked_twice(self) -> Judge:
+        """The same with a bound for a metric that changes its mind. Raises DataError; see :func:`unsure`."""
+        found = self.bounded(self.bound)
+        if self._metric is not None and self.float_metric is not None:
+            found.bound, found.remark = unsure(self._metric, self.bound, self.float_metric, self._in_float)
+        return found
 
     def bounded(self, bound: Bound) -> Judge:
         """The same comparison with another constraint, for the same metric."""
         other = copy.copy(self)
-        other._bound = bound
+        other.bound = bound
         return other
 
     def judge(self, outputs: Sequence[Outputs], in_task: bool = False) -> Accuracy:
@@ -180,17 +192,19 @@ class Judge:
         """SQNR of each sample's worst output, in dB, from a model's ``outputs`` on the same samples.
 
         An output that is zero in a sample is measured by its mean energy over all of them; a part that is all but
-        silent there, as the scores are where nothing is found, by a tenth of it.
+        silent there, as the scores are where nothing is found, by a tenth of it. Log odds count over all samples only.
         """
         found, others = np.full(len(outputs), EXACT_DB), self._split(outputs)
         for name in (n for n in (self._divided[0] if self._divided else ()) if n not in self.silent):
+            if self.parts.are_odds(name):
+                continue
             signal, noise, *_ = self._energies(name, others)
             found = np.minimum(found, self._each_db(name, np.where(signal > 0.0, signal, signal.mean()), noise))
         return tuple(float(db) for db in found)
 
     def _each_db(self, name: str, signal: np.ndarray, noise: np.ndarray) -> list[float]:
         """SQNR of an output in each sample, from its energies there."""
-        if name in self.parts.names:
+        if name in self.parts.names or self.parts.are_odds(name):
             signal = np.maximum(signal, _QUIET * signal.mean())
         return [sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)]
 
@@ -225,7 +239,7 @@ class Judge:
             drop_of = partial(_lost_share, counts)
         found = value_of(metric, outputs, ours, labels)
         return Pairs(
-            name=str(self._bound.metric),
+            name=str(self.bound.metric),
             value=found,
             drop=in_float - found,
             samples=len(outputs),
@@ -233,6 +247,9 @@ class Judge:
             is_agreement=isinstance(metric, Agreement),
             drop_of=drop_of,
         )
+
+    def _in_float(self) -> float | None:
+        return self._metric_of(self.reference)
 
     def _metric_of(self, outputs: Sequence[Outputs]) -> float | None:
         if self._metric is None:
@@ -252,7 +269,7 @@ class Judge:
         return np.array([compare(want[name], got.get(name)) for want, got in pairs]).T
 
     def _lost(self, name: str, outputs: Sequence[Outputs]) -> str:
-        if name in self._decisions:
+        if name in self._decisions or self.parts.are_odds(name):
             return ""
         return lost([want[name] for want in self._divided], [got[name] for got in outputs])
 
@@ -271,7 +288,7 @@ class Judge:
         return "; ".join(said)
 
     def _reason(self, worst: OutputError, margin: float, reshaped: str) -> str:
-        least = self._bound.min_sqnr_db
+        least = self.bound.min_sqnr_db
         if least is not None and reshaped and worst.sqnr_db < least:
             return reshaped
         if least is not None and worst.sqnr_db < least + margin:
@@ -290,14 +307,14 @@ class Judge:
 
     def _fall(self, outputs: Sequence[Outputs], drop: float | None) -> str:
         """That the metric falls too far, in what it counts where it counts; empty where it does not."""
-        most = self._bound.max_drop
+        most = self.bound.max_drop
         if most is None or drop is None or drop <= most + 1e-12 or self._metric is None:
             return ""
         ours, outputs = self._for_metric(outputs)
         hits = hits_of(self._metric, outputs, ours, self._labels)
         counted = "" if hits is None or not hits.size else f"{round(drop * hits.size)} of {hits.size} "
         fallen = f"{counted}({drop:.4g})" if counted else f"{drop:.4g}"
-        return f"{self._bound.metric} falls by {fallen}, more than {most:g}"
+        return f"{self.bound.metric} falls by {fallen}, more than {most:g}"
 
     def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float]:
         errors = []

@@ -42,12 +42,17 @@ class Bound:
         metric: name of the metric, or None.
         max_drop: most that the metric may fall below the float model's, in the metric's own units, or None.
         evaluation: of the user's own evaluation of whole models, or None.
+        is_usual: nobody asked for any: where the model is seen to be for a task that has a better measure, that takes
+            the place of ``min_sqnr_db`` (:meth:`inlay.quant.tasks.task.Task.usual`).
+        in_task: what of that must be kept, for people; the task's figures say whether it is.
     """
 
     min_sqnr_db: float | None = None
     metric: str | None = None
     max_drop: float | None = None
     evaluation: EvaluationBound | None = None
+    is_usual: bool = False
+    in_task: str = ""
 
     @property
     def is_none(self) -> bool:
@@ -58,6 +63,8 @@ class Bound:
         parts = []
         if self.min_sqnr_db is not None:
             parts.append(f"SQNR at least {self.min_sqnr_db:g} dB")
+        if self.in_task:
+            parts.append(self.in_task)
         if self.metric is not None and self.max_drop is not None:
             parts.append(f"{self.metric} at most {self.max_drop:g} below float")
         if self.evaluation is not None and str(self.evaluation):

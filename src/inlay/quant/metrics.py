@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,9 @@ import numpy as np
 
 from inlay.errors import DataError, InlayError, UsageError
 from inlay.model.user_code import TRAVELS, user_function
+from inlay.quant.bound import Bound
 
+_ROUNDING = 1e-12  # of a metric of the same outputs
 Outputs = Mapping[str, np.ndarray]
 
 
@@ -306,6 +308,31 @@ def value_of(
         raise
     except (Exception, SystemExit) as error:  # the user's own code
         raise DataError(f"the metric failed: {type(error).__name__}: {error}") from error
+
+
+def unsure(metric: Metric, bound: Bound, first: float, again: Callable[[], float | None]) -> tuple[Bound, str]:
+    """A bound that is narrower by how far two values of the user's own metric differ, and that they do, for people.
+
+    Args:
+        metric: known ones give one value.
+        bound: of it.
+        first: its value of some outputs.
+        again: gives the value of the same once more.
+
+    Raises:
+        DataError: they differ by more than may be lost.
+    """
+    most = bound.max_drop
+    if most is None or metric is top1 or isinstance(metric, Agreement):
+        return bound, ""
+    second = again()
+    spread = 0.0 if second is None else abs(second - first)
+    if spread <= _ROUNDING:
+        return bound, ""
+    said = f"--metric {bound.metric} changes its mind: of the same outputs it gave {first:g} and {second:g}"
+    if spread > most:
+        raise DataError(f"{said}, which is more than the {most:g} that may be lost: let it draw the same numbers")
+    return replace(bound, max_drop=most - spread), f"{said}, by which its bound was made narrower"
 
 
 def _one_number(who: str, found: Any) -> float:

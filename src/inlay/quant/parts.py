@@ -13,6 +13,9 @@ scores is nothing, even where all of them are lost. So an output is compared par
   lies beneath the rounding of floats is none.
 
 Both are read off the float model's outputs, and the axis has the same size in every sample.
+
+Probabilities of few classes, behind a Sigmoid or a Softmax, are compared twice: as they are, and as log odds, what was
+before it. Over (0.998, 0.002) the noise of the second one is nothing, and it is the one that ranks samples.
 """
 
 from __future__ import annotations
@@ -24,12 +27,19 @@ from itertools import product
 
 import numpy as np
 
-from inlay.data import Feed, Joins, Padding
+from inlay.data import Ends, Feed, Joins, Padding
 from inlay.model.joins import groups_apart
 from inlay.quant.metrics import Outputs, difference, power
 
 JOINED_GAP = 3.0
 """10 dB: where values are joined, with one scale for all, the smaller one has that much less."""
+LEAST_ODDS = 1e-4
+"""Probabilities below are taken for this, as are those as near to 1: what only they differ by is for nobody to see."""
+_MOST_PROBABILITIES = 8
+"""Of a sample. Of many classes, the largest decides."""
+_LEAST_SURE = 0.5
+"""Root mean square of log odds, at least: whatever is all but a half everywhere, as of weights that nobody trained, has
+no odds whose noise could be compared with them."""
 _MOST_INDICES = 4096
 _MOST_PARTS = 16
 _LEAST_ELEMENTS = 16  # of fewer numbers it says nothing that they are equal
@@ -58,17 +68,26 @@ class Parts:
     divided: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     # by output, the sizes of the axes that are divided
     sizes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    # outputs of few probabilities, which are compared as log odds as well
+    odds: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, reference: Sequence[Outputs], joins: Joins, whole: frozenset[str] = frozenset()) -> Parts:
+    def of(
+        cls,
+        reference: Sequence[Outputs],
+        joins: Joins,
+        whole: frozenset[str] = frozenset(),
+        ends: Ends = Ends(),  # noqa: B008 - frozen
+    ) -> Parts:
         """The parts of the float model's outputs.
 
         Args:
             reference: these, one mapping for each sample.
             joins: what is joined into them.
             whole: outputs that are not divided.
+            ends: what computes them.
         """
-        divided, sizes = dict[str, tuple[Part, ...]](), dict[str, dict[int, int]]()
+        divided, sizes, odds = dict[str, tuple[Part, ...]](), dict[str, dict[int, int]](), set[str]()
         for name, first in (reference[0] if reference else {}).items():
             each = [y[name] for y in reference if name in y]
             if name in whole or first.dtype.kind != "f" or len(each) < len(reference):
@@ -80,7 +99,9 @@ class Parts:
             if axes:
                 divided[name] = tuple(_cells(name, first.ndim, axes))
                 sizes[name] = {axis: filled[0].shape[axis] for axis in axes}
-        return cls(divided, sizes)
+            elif _are_few_probabilities(each, ends.computed.get(name, frozenset())):
+                odds.add(name)
+        return cls(divided, sizes, frozenset(odds))
 
     @property
     def names(self) -> frozenset[str]:
@@ -88,15 +109,20 @@ class Parts:
         return frozenset(part.name for parts in self.divided.values() for part in parts)
 
     def of_each(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The names of these outputs, with those of its parts in place of one that is divided."""
-        return tuple(n for name in names for n in ([p.name for p in self.divided.get(name, ())] or [name]))
+        """The names of these outputs, with those of its parts in place of one that is divided, and of log odds."""
+        whole = (n for name in names for n in ([p.name for p in self.divided.get(name, ())] or [name]))
+        return *whole, *(_odds_of(name) for name in names if name in self.odds)
+
+    def are_odds(self, name: str) -> bool:
+        """Whether this names log odds: of single samples they say nothing, and none of them is ever lost."""
+        return any(name == _odds_of(output) for output in self.odds)
 
     def split(self, outputs: Outputs) -> Outputs:
-        """``outputs`` with their parts in place of those that are divided: views, as far as possible.
+        """``outputs`` with their parts in place of those that are divided (views, as far as possible), and log odds.
 
         An array of another size than the parts are of stands for each of them, as one that fits none.
         """
-        if not self.divided:
+        if not self.divided and not self.odds:
             return outputs
         found = dict[str, np.ndarray]()
         for name, array in outputs.items():
@@ -104,6 +130,7 @@ class Parts:
             fits = all(axis < array.ndim and array.shape[axis] == size for axis, size in sizes.items())
             parts = self.divided.get(name, ())
             found.update({part.name: part.of(array) if fits else array[None] for part in parts} or {name: array})
+        found.update({_odds_of(name): log_odds(outputs[name]) for name in self.odds if name in outputs})
         return found
 
 
@@ -139,6 +166,28 @@ class Reference:
         """Energy of the difference of another model's ``outputs`` for a sample: shape (names,), perhaps infinite."""
         got, want = self._parts.split(self._padding.without(index, outputs)), self._wanted[index]
         return np.array([difference(want[n], got[n]) for n in self.names])
+
+
+def log_odds(probabilities: np.ndarray) -> np.ndarray:
+    """``log(p / (1 - p))``: what a Sigmoid, or a Softmax of two classes, was computed from, as far as that matters."""
+    p = np.clip(probabilities.astype(np.float64), LEAST_ODDS, 1.0 - LEAST_ODDS)
+    return np.asarray(np.log(p / (1.0 - p)))
+
+
+def _odds_of(name: str) -> str:
+    return f"{name} (log odds)"
+
+
+def _are_few_probabilities(each: Sequence[np.ndarray], computed: frozenset[str]) -> bool:
+    """Whether an output holds the probabilities of few classes: by what computes it, or since they add up to 1."""
+    for y in each:
+        numbers = 0 if not y.size else y.size // y.shape[0] if y.ndim > 1 else y.size
+        if not 0 < numbers <= _MOST_PROBABILITIES or not (y.min() >= 0.0 and y.max() <= 1.0 + 1e-3):
+            return False
+    exclusive = all(y.ndim > 1 and y.shape[-1] > 1 and np.abs(y.sum(axis=-1) - 1.0).max() < 1e-2 for y in each)
+    if not exclusive and not (computed and computed <= {"Sigmoid", "Softmax"}):
+        return False
+    return float(np.mean([np.square(log_odds(y)).mean() for y in each])) >= _LEAST_SURE**2
 
 
 def _groups(each: Sequence[np.ndarray], joined: Sequence[tuple[int, ...] | None]) -> dict[int, list[list[int]]]:

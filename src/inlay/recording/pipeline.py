@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,35 @@ def read_pipeline(path: Path) -> Pipeline:
     for key in found:
         if key not in _KEYS:
             raise UsageError(f"{path}: a pipeline has no {key}{near(key, _KEYS)}")
-    parts = tuple(_part(item, path, f"{path}, model {n}") for n, item in enumerate(found["models"], 1))
+    parts = [_part(item, path, f"{path}, model {n}") for n, item in enumerate(found["models"], 1)]
+    return Pipeline(_named_apart(parts, path), str(found.get("program") or ""))
+
+
+def pipeline_of(models: Sequence[Path], folder: Path) -> Pipeline:
+    """The pipeline of some files, each with what a recording in ``folder`` says of it, or else with samples there.
+
+    Those are what has its name: ``NAME.npz``, ``NAME.jsonl``, or a folder. A model that is not recorded runs once.
+
+    Raises:
+        UsageError: two models have one name, or what is recorded in ``folder`` is no pipeline.
+    """
+    recorded = read_pipeline(folder).parts if (folder / PIPELINE).is_file() else ()
+    known = {**{part.name: part for part in recorded}, **{str(part.model.resolve()): part for part in recorded}}
+    parts = []
+    for model in models:
+        name = as_file_name(model.stem)
+        part = known.get(str(model.resolve()), known.get(name, Part(name, model)))
+        found = (path for path in (folder / f"{name}.npz", folder / f"{name}.jsonl", folder / name) if path.exists())
+        data = part.data or next(map(str, found), None)
+        parts.append(replace(part, model=model, data=data))
+    return Pipeline(_named_apart(parts, folder))
+
+
+def _named_apart(parts: Sequence[Part], where: Path) -> tuple[Part, ...]:
     names = [part.name for part in parts]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"{path}: two models have the name {twice[0]}: give each a name of its own")
-    return Pipeline(parts, str(found.get("program") or ""))
+        raise UsageError(f"{where}: two models have the name {twice[0]}: give each a name of its own")
+    return tuple(parts)
 
 
 def _part(item: object, path: Path, where: str) -> Part:

@@ -39,7 +39,7 @@ from inlay.errors import DataError, UsageError
 from inlay.model.guard import limited
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile, ModelSource, load
-from inlay.model.user_code import user_function
+from inlay.model.user_code import source_sha256, user_function
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.options import (
     STRATEGIES,
@@ -47,9 +47,8 @@ from inlay.prepare.options import (
     parse_duration,
 )
 from inlay.quant.accuracy import find_metric
-from inlay.quant.metrics import AGREEMENTS, Metric
-from inlay.quant.tasks.layouts import Facts
-from inlay.quant.tasks.recognize import CHOICES, agreement_of
+from inlay.quant.metrics import AGREEMENTS
+from inlay.quant.tasks.recognize import CHOICES
 from inlay.quant.tasks.task import MOST_LOST
 from inlay.run.evaluation.bounding import bound_of
 from inlay.run.evaluation.evaluator import evaluator_of
@@ -147,7 +146,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         given = Given.read(model, options.data, options.bind, options.images, options.fix)
         samples = _samples(given, options)
         measure = find_metric(options.metric, None if samples is None else samples.labels)
-        measure = _of_task(given, options, samples) or measure
+        _check_task(options, samples)
         evaluator = evaluator_of(options.evaluate)
     if options.strategy not in STRATEGIES:
         raise UsageError(f"--strategy {options.strategy}: give {', '.join(STRATEGIES)}")
@@ -176,6 +175,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         augment=options.augment,
         max_opset=options.max_opset,
         accept_unproven=options.accept_unproven,
+        sources=sources_of({"--evaluate": options.evaluate, "--metric": options.metric}),
     )
     if config.pattern_cache is not None:
         for each in joined_strategies().values():
@@ -193,6 +193,12 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         progress=options.progress or Logged(),
         sources=tuple(path.absolute() for path in further if path.exists()),
     )
+
+
+def sources_of(given: Mapping[str, object]) -> dict[str, str]:
+    """Digests of the source of what options name, where that is the user's own."""
+    named = {option: source_sha256(each) for option, each in given.items() if isinstance(each, str) or callable(each)}
+    return {option: digest for option, digest in named.items() if digest}
 
 
 def _samples(given: Given, options: TuneOptions) -> Samples | None:
@@ -214,17 +220,14 @@ def _samples(given: Given, options: TuneOptions) -> Samples | None:
     return replace(samples, labels=array)
 
 
-def _of_task(given: Given, options: TuneOptions, samples: Samples | None) -> Metric | None:
-    """The metric of a task that is named; None where none is. Raises UsageError."""
+def _check_task(options: TuneOptions, samples: Samples | None) -> None:
+    """Raise UsageError where ``--task`` is none, or says nothing here."""
     if options.task not in CHOICES:
         raise UsageError(f"--task {options.task}: give {', '.join(CHOICES)}")
-    if options.task not in MOST_LOST:
-        return None
-    if options.metric is not None:
+    if options.task in MOST_LOST and options.metric is not None:
         raise UsageError("--task names a bound, and so does --metric: give one of them")
-    if samples is None:
+    if options.task in MOST_LOST and samples is None:
         raise UsageError("--task needs --data: random samples show nothing of a task")
-    return agreement_of(options.task, Facts.of(joined(samples, given.file.model)))
 
 
 def _path(given: str | Path | None) -> Path | None:

@@ -94,10 +94,11 @@ class PrecisionChoice:
 
 
 def digest_of(parts: Parts) -> str:
-    """Digest of how outputs are divided: names of the parts, and sizes of the axes that are divided."""
+    """Digest of how outputs are compared: names of the parts, sizes of the axes that are divided, and log odds."""
     names = {output: [part.name for part in found] for output, found in parts.divided.items()}
     sizes = {output: sorted(found.items()) for output, found in parts.sizes.items()}
-    return hashlib.sha256(json.dumps([names, sizes], sort_keys=True).encode()).hexdigest()
+    odds = [sorted(parts.odds)] if parts.odds else []
+    return hashlib.sha256(json.dumps([names, sizes, *odds], sort_keys=True).encode()).hexdigest()
 
 
 def _sensitivity(data: Mapping[str, Mapping[str, Any]]) -> Sensitivity:

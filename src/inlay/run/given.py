@@ -16,9 +16,11 @@ from inlay.measure.client import Worker
 from inlay.measure.lab import Take
 from inlay.measure.own_precision import BLOCKS, gain_in_float32
 from inlay.measure.race import Meter
+from inlay.prepare.config import TuneConfig
 from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Metric, Outputs
 from inlay.quant.tasks.recognize import task_of
+from inlay.quant.tasks.task import Task
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, PARTS, PRECISION, PrecisionChoice, digest_of
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
@@ -86,7 +88,7 @@ class Given:
     def remark(self, bound: Bound, target: str) -> str:
         """What people should know of it, if anything."""
         if self.rounded is None:
-            return ""
+            return self.judge.remark
         db, least = self.accuracy.sqnr_db, bound.min_sqnr_db
         lost = "" if least is None or db >= least else f", below {least:g} dB with nothing in 8 bits"
         return f"{target} itself computes the given model at {shown_sqnr(db)} against float32{lost} ({self.precision})"
@@ -95,6 +97,20 @@ class Given:
 def binds_in_task(bound: Bound) -> bool:
     """Whether what a model is for counts beside ``bound``: not beside the user's own measure, nor without a bound."""
     return bound.metric is None and bound.evaluation is None and bound.min_sqnr_db is not None
+
+
+def bound_in_task(samples: Samples, reference: Sequence[Outputs], config: TuneConfig) -> tuple[Bound, Task | None]:
+    """The bound that models are judged by, and what the given model is for, whose figures bind where nothing else does.
+
+    Args:
+        samples: that are judged.
+        reference: the given model's outputs for them.
+        config: of the run.
+    """
+    task, bound = task_of(samples, reference, config.task), config.searched
+    if task is None or not binds_in_task(config.bound):
+        return bound, task
+    return task.usual(bound), task.bound(binds=True)
 
 
 def run_given(session: Session) -> Given:
@@ -133,12 +149,12 @@ def run_given(session: Session) -> Given:
     def compared() -> Judge:
         with session.given_model_runs():
             reference = outputs.result() if exact is None else exact
-        task = task_of(inputs.judging, reference, inputs.config.task)
-        if task is not None and binds_in_task(inputs.config.bound):  # else what nothing has seen tells
-            task = task.bound(binds=task.finds_rows or not inputs.parts.verified)
-        judge = Judge(reference, inputs.judging, inputs.config.searched, inputs.metric, confidence, apart, task=task)
+        bound, task = bound_in_task(inputs.judging, reference, inputs.config)
+        if task is not None and inputs.parts.verified:  # else what nothing has seen tells
+            task = task.bound(binds=task.binds and (task.finds_rows or bool(bound.in_task)))
+        judge = Judge(reference, inputs.judging, bound, inputs.metric, confidence, apart, task=task)
         judge.refuse_idle_bound()
-        return judge
+        return judge.asked_twice()
 
     if exact is None:
         given = Given(file, feeds, compared, run)

@@ -110,12 +110,12 @@ class RunInputs:
         samples = joined(samples, file.model)
         given = (*file.files, *(() if baseline is None else baseline.files))
         refuse_overwriting([asked.out / name for name in OUTPUTS], given)
-        counted = samples.labels is not None or asked.metric is not None
+        counted = samples.labels is not None or asked.config.bound.metric is not None
         parts = split(samples, rng, others=_MOST_COUNTED if counted else _MOST_SAMPLES)
         every = (p.feeds for p in (parts.calibration, parts.selection, parts.verification))
         workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes, batches)
         judged = len(parts.selection)
-        if parts.verified and samples.kind != "random" and asked.metric is None:
+        if parts.verified and samples.kind != "random" and asked.config.bound.metric is None:
             judged = max(judged, min(MOST_JUDGED, judged + len(parts.calibration)))
         return cls(
             config=config,

@@ -100,6 +100,8 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     deadline = session.plan.preparing(CALIBRATING)
     on = counted(samples, "sample")
     session.stage(f"calibrate {counted(units, 'unit')} on {on}", lambda: deadline)
+    if config.bound == config.searched:  # the task may have a better one, and a metric that is unsure a narrower one
+        session.inputs = replace(session.inputs, config=replace(config, bound=given.judge.bound))
     test = stress_test(session, "varied", session.inputs.parts.selection, given)
     stress = calibration_stress(session)
     with session.calibrating():

@@ -33,7 +33,7 @@ class Wish:
     """The constraints of a selection; of the models that keep them the fastest, smallest or leanest is chosen."""
 
     min_sqnr_db: float | None = None  # least SQNR of the worst output on the selection samples, or None
-    max_drop: float | None = None  # most that the metric may fall below float there, or None
+    max_drop: float | None = None  # most that the metric, or what the model is for, may fall, or None
     max_bytes: int | None = None  # most that the file may take with its weights, or None
     smallest: bool = False  # the smallest model is wanted, of equal ones the fastest; otherwise the fastest
     max_memory: int | None = None  # most bytes that a session may take, or None
@@ -102,9 +102,10 @@ def wish(
 class Selected:
     """The model that was written, with what the search measured of it, and sizes of the given model as far as known.
 
-    ``latency_ms`` is the given model's in ``result.json`` over ``speedup``, in ``unit``; ``estimated`` where the target
-    computes its figures. ``lost`` are outputs that it loses, ``unproven`` says that the run's bound is broken or not
-    shown, and ``measured`` is False where there were too few readings for a speed-up.
+    ``task`` says what it keeps of what the model is for, where the search looked at that. ``latency_ms`` is the given
+    model's in ``result.json`` over ``speedup``, in ``unit``; ``estimated`` where the target computes its figures.
+    ``lost`` are outputs that it loses, ``unproven`` says that the run's bound is broken or not shown, and ``measured``
+    is False where there were too few readings for a speed-up.
     """
 
     path: Path
@@ -116,6 +117,7 @@ class Selected:
     sqnr_db: float
     metric: float | None
     size_bytes: int
+    task: str = ""
     memory_bytes: int | None = None
     given_bytes: int | None = None
     given_memory: int | None = None
@@ -235,6 +237,7 @@ def _select(journal: Journal, run: _Run, out: Path, wish: Wish) -> Selected:
         latency_ms=run.latency_ms / speedup.value,
         sqnr_db=measured.accuracy.sqnr_db,
         metric=measured.accuracy.metric,
+        task=measured.accuracy.in_task,
         size_bytes=model_bytes(out),
         memory_bytes=journal.fact(MEMORY.of(trial.candidate)),
         given_bytes=run.size_bytes,
@@ -285,15 +288,17 @@ def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> di
     return {key: memory for key, memory in known.items() if memory is not None}
 
 
-def _with_evaluation(measured: Measured, journal: Journal, placement: str) -> Measured:
-    """What was measured of a model, its drop by the user's own evaluation where that judged it."""
-    fall = evaluated_fall(journal, placement)
-    return measured if fall is None else replace(measured, accuracy=replace(measured.accuracy, drop=fall))
+def _with_drop(measured: Measured, journal: Journal, placement: str) -> Measured:
+    """What was measured of a model, its drop by the user's own evaluation, or else by what it is for."""
+    fall, accuracy = evaluated_fall(journal, placement), measured.accuracy
+    if fall is None and accuracy.drop is None and accuracy.figures:
+        fall = accuracy.figures[0].lost
+    return measured if fall is None else replace(measured, accuracy=replace(accuracy, drop=fall))
 
 
 def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Measured]:
     measured = [
-        (trial, _with_evaluation(trial.outcome, journal, trial.placement_digest))
+        (trial, _with_drop(trial.outcome, journal, trial.placement_digest))
         for trial in journal.trials()
         if isinstance(trial.outcome, Measured) and journal.placement(trial.candidate) is not None
     ]
@@ -307,7 +312,7 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
         if wish.max_bytes is not None and measured:
             note += f", the smallest one {min(s for s in sizes.values() if s is not None) / 1e6:.3g} MB"
         if wish.max_drop is not None and all(o.accuracy.drop is None for _, o in measured):
-            note += "; neither a metric nor --evaluate judged any of them"
+            note += "; no metric, task or --evaluate judged any of them"
         gone = next((f"{t.origin} loses output {o.accuracy.lost[0].name}" for t, o in measured if o.accuracy.lost), "")
         note += f"; {gone}, and such models are written for --fastest alone" if gone else ""
         raise UsageError(f"no measured model keeps {wish}: {note}")

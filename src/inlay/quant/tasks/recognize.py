@@ -15,7 +15,7 @@ import numpy as np
 
 from inlay.data import Samples
 from inlay.errors import UsageError
-from inlay.quant.metrics import AGREEMENTS, Agreement, Outputs, compared
+from inlay.quant.metrics import Outputs, compared
 from inlay.quant.tasks import task as tasks
 from inlay.quant.tasks.layouts import Facts, layout_of
 from inlay.quant.tasks.maps import THRESHOLD
@@ -63,23 +63,6 @@ def recognized(reference: Sequence[Outputs], facts: Facts, wanted: str = AUTO) -
 def task_of(samples: Samples, reference: Sequence[Outputs], wanted: str = AUTO) -> Task | None:
     """The same of a model's samples: nothing where they are random, whose outputs show nothing of a task."""
     return None if samples.kind == "random" else recognized(reference, Facts.of(samples), wanted)
-
-
-def agreement_of(wanted: str, facts: Facts) -> Agreement:
-    """The first figure of a task that was asked for, as a metric of any model with the outputs of the float model.
-
-    It raises UsageError where these are none of ``wanted``.
-    """
-
-    def first(reference: Sequence[Outputs]) -> Agreement:
-        task = recognized(reference, facts, wanted)
-        assert task is not None, "a task that is named is found, or an error"
-        return task.figures[0].agreement
-
-    return Agreement(
-        of=lambda outputs, reference: first(reference).of(outputs, reference),
-        hits=AGREEMENTS["top1-agreement"].hits if wanted == "classifier" else None,
-    )
 
 
 def _of_outputs(reference: Sequence[Outputs], facts: Facts) -> Task | None:

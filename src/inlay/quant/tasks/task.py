@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from inlay.quant.bound import Bound
 from inlay.quant.metrics import AGREEMENTS, Agreement, Outputs, cosine
 from inlay.quant.tasks import detections, maps, sequences, vectors
 from inlay.quant.tasks.layouts import Layout
@@ -23,6 +24,11 @@ MOST_LOST: Mapping[str, float] = {
 }
 """By task, what its figures may lose: shares of detections (recall and precision), of samples with the same class, of
 symbols, of tokens, of the cosine, of the mean IoU; and dB of the log-spectral distance."""
+LEAST_DB: Mapping[str, float] = {"embedding": 14.0}
+"""By task, the SQNR in place of the usual one, where nobody asked for any: its figures are the better judge then. Of
+vectors of one length, 14 dB are a cosine of 0.98."""
+MOST_MOVED, MOVED_OF = 0.05, 12
+"""What the rank correlation of similarities may lose, and of how many vectors: of fewer, near ties decide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +40,14 @@ class Figure:
         agreement: computes it.
         words: for people: of ``value`` and ``lost`` as percentages or as they are.
         most: what may be lost, or None.
+        of_many: so many samples, at least, must be judged for that.
     """
 
     name: str
     agreement: Agreement
     words: Callable[[float, float], str]
     most: float | None = None
+    of_many: int = 0
 
     def of(self, outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> TaskFigure | None:
         """The figure of ``outputs``; None where there is nothing to tell."""
@@ -54,7 +62,8 @@ class Figure:
             return None
         lost = max(0.0, (0.0 if self.name == LSD else 1.0) - value)
         counted = f" ({right} of {of})" if of else ""
-        return TaskFigure(self.name, value, lost, self.most, right, of, self.words(value, lost) + counted)
+        most = self.most if len(outputs) >= self.of_many else None
+        return TaskFigure(self.name, value, lost, most, right, of, self.words(value, lost) + counted)
 
 
 LSD = "log-spectral-distance"
@@ -83,6 +92,18 @@ class Task:
         """Whether outputs are rows of what was found, in any order and number."""
         return self.layout is not None and self.layout.found
 
+    @property
+    def least_db(self) -> float | None:
+        """SQNR in place of the usual one; None where that stays."""
+        return LEAST_DB.get(self.name)
+
+    def usual(self, bound: Bound) -> Bound:
+        """``bound``, or this task's own in place of the usual SQNR where nobody asked for any and it judges better."""
+        if not bound.is_usual or self.least_db is None:
+            return bound
+        kept = " and ".join(f"{figure.most:g} of {figure.name}" for figure in self.figures if figure.most is not None)
+        return replace(bound, min_sqnr_db=self.least_db, in_task=f"at most {kept} lost ({self.looks})")
+
     def bound(self, binds: bool) -> Task:
         """The same where its figures count, or are only told."""
         return replace(self, binds=binds)
@@ -97,10 +118,16 @@ class Task:
         return detections.aligned(self.layout, want, got) if self.layout is not None and self.layout.found else got
 
 
-def broken(figures: Sequence[TaskFigure]) -> str:
-    """What of a task is lost, and how much may be; empty where that is kept."""
+def broken(figures: Sequence[TaskFigure], beside: Sequence[TaskFigure] = ()) -> str:
+    """What of a task is lost, and how much may be; empty where that is kept.
+
+    Args:
+        figures: of a model.
+        beside: of one that it is to be as good as: what that loses may be lost as well.
+    """
+    lost = {figure.name: figure.lost for figure in beside}
     for figure in figures:
-        if figure.broken and figure.most is not None:
+        if figure.broken and figure.most is not None and figure.lost > lost.get(figure.name, 0.0):
             allowed = f"{figure.most:g} dB" if figure.name == LSD else f"{100 * figure.most:g} %"
             return f"of {figure.name} more than {allowed} is lost: {figure.said}"
     return ""
@@ -148,7 +175,13 @@ def embedding(output: str) -> Task:
         Figure(
             "cosine", Agreement(cosine), lambda value, _: f"mean cosine {value:.4f} to float's", MOST_LOST["embedding"]
         ),
-        Figure("rank correlation", vectors.rank_correlation(output), lambda value, _: f"rank correlation {value:.4f}"),
+        Figure(
+            "rank correlation",
+            vectors.rank_correlation(output),
+            lambda value, _: f"rank correlation {value:.4f}",
+            MOST_MOVED,
+            MOVED_OF,
+        ),
     )
     return Task("embedding", "an embedding", figures)
 

@@ -153,7 +153,7 @@ class CrossFit:
         session, bound = self._session, self._session.inputs.config.bound
         if session.inputs.samples.kind == "random":
             return None
-        resampled = session.inputs.metric is not None and final
+        resampled = session.inputs.config.bound.metric is not None and final
         if model.digest in self._found and not resampled:
             return self._found[model.digest]
         found, ranged = list(unseen_db), bool(placement)
@@ -177,7 +177,7 @@ class CrossFit:
             except InlayError:  # the result stands without it, on fewer judgements
                 break
             found += self._given.compare(samples, more.reference).each_db(more.outputs)
-            if session.inputs.metric is not None:  # outputs of many samples may be large
+            if session.inputs.config.bound.metric is not None:  # outputs of many samples may be large
                 judged = more if judged is None else judged.and_then(more)
         metric = None if judged is None else self._of_metric(judged, final)
         shown = Evidence(bound, state(found, bound.min_sqnr_db), metric)
@@ -188,7 +188,7 @@ class CrossFit:
     def _unseen_again(self, model: Artifact, until: Deadline) -> Judged | None:
         """What a metric compares on the unseen samples, computed again rather than kept for every contender."""
         session, unseen = self._session, self._session.inputs.verification
-        if session.inputs.metric is None or unseen is None:
+        if session.inputs.config.bound.metric is None or unseen is None:
             return None
         if not until.fits(session.costs.crossing_s(len(unseen), 0)):
             return None
@@ -267,7 +267,7 @@ def _wanted(session: Session, unseen: int) -> int:
     """How many samples are judged, as far as there are as many."""
     bound, everything = session.inputs.config.bound, len(session.inputs.samples)
     wanted = samples_needed() or 0
-    if session.inputs.metric is not None:
+    if session.inputs.config.bound.metric is not None:
         enough = None if not bound.max_drop else hits_needed(0.0, 0.0, bound.max_drop, is_agreement=False)
         wanted = max(wanted, unseen if enough is not None and unseen >= enough else everything)
     return session.plan.samples(wanted)

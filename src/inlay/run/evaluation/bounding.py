@@ -33,7 +33,7 @@ def bound_of(options: TuneOptions, evaluator: ModelEvaluator | None) -> Bound:
     drop = None if max_drop is None else parse_share(str(max_drop))
     if named is None:
         if min_sqnr is None and evaluation is None:
-            min_sqnr = DEFAULT_MIN_SQNR_DB
+            return Bound(DEFAULT_MIN_SQNR_DB, is_usual=True)
         return Bound(check_sqnr(min_sqnr), evaluation=evaluation)
     usual = MOST_LOST.get(options.task, DEFAULT_DROP)
     return Bound(check_sqnr(min_sqnr), named, usual if drop is None else drop)
@@ -46,7 +46,10 @@ def _evaluation_bound(options: TuneOptions, evaluator: ModelEvaluator | None) ->
         given = {"--min": least, "--max": most, "--higher-is-better": higher, "--lower-is-better": lower}
         idle = next((name for name, value in given.items() if value), None)
         if idle is not None:
-            raise UsageError(f"{idle} needs --evaluate: it is about the scores of that")
+            falls = "; how far --metric or --task falls below float is bounded by --max-drop"
+            raise UsageError(
+                f"{idle} needs --evaluate: it is about the scores of that{falls if idle in ('--min', '--max') else ''}"
+            )
         return None
     if higher and lower:
         raise UsageError("give --higher-is-better or --lower-is-better; of single scores, --min and --max say which")
