@@ -42,6 +42,7 @@ class Bench:
         self.profiles = True  # there is time for them
         self.priced: np.ndarray | None = None  # costs of all parameters by the processor's table
         self.hurried = False
+        self.goes_on = True  # although hardly anything is left
         self.origins: list[str] = []
 
     def label(self, names: Mapping[str, str]) -> Placement:
@@ -94,6 +95,7 @@ class Bench:
             hurried=lambda: self.hurried,
             rewrites=self.rewrites,
             usual_rewrites=lambda: self.usual,
+            goes_on=lambda: self.goes_on,
         )
         rng = np.random.default_rng(0)
         surrogate = Surrogate(
@@ -127,6 +129,25 @@ def test_planted_optimum_is_found(seed: int) -> None:
     bench.run()
     assert bench.best >= 0.99 * bench.optimum()
     assert len(bench.asked) <= 40
+
+
+def test_a_search_ends_once_it_has_found_what_it_will_find() -> None:
+    tried, losses = [], []
+    for seed in range(20):
+        found = []
+        for goes_on in (True, False):
+            bench = Bench(seed, np.zeros(N + 1), 1.0)
+            bench.goes_on = goes_on
+            bench.run()
+            found.append(bench)
+        whole, ended = found
+        assert ended.asked == whole.asked[: len(ended.asked)], "until then it is the same search"
+        assert not whole.guided.is_done
+        tried.append((len(whole.asked), len(ended.asked)))
+        losses.append(float(np.log(whole.best / ended.best)))
+        assert losses[-1] < 0.02 or ended.guided.is_done, "what is missed is stated to be unlikely"
+    assert np.mean(losses) < 0.01
+    assert sum(few for _, few in tried) < 0.9 * sum(many for many, _ in tried)
 
 
 @pytest.mark.parametrize("profiles", [True, False])

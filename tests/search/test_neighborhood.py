@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.search.edges import FLOAT, LOW
-from inlay.search.neighborhood import Move, describe_units, expected_improvement, moves, neighbors
+from inlay.search.neighborhood import Move, chance_of_gain, describe_units, expected_gain, moves, neighbors
 from inlay.search.unit_graph import UnitGraph
 from tests.search.unit_graphs import chain, labelings, unit_graphs
 from tests.support.examples import examples
@@ -95,12 +95,18 @@ def test_long_names_keep_their_two_ends() -> None:
     assert abs(len(head) - len(tail)) <= 1
 
 
-def test_expected_improvement_is_the_mean_of_what_is_gained() -> None:
-    mean, stddev = np.array([90.0, 100.0, 120.0, 100.0]), np.array([5.0, 10.0, 15.0, 0.0])
-    found = expected_improvement(mean, stddev, 100.0)
-    samples = np.random.default_rng(0).normal(mean, stddev, (400_000, 4))
-    assert found == pytest.approx(np.maximum(100.0 - samples, 0.0).mean(axis=0), abs=0.05)
-    certain = expected_improvement(np.array([90.0, 110.0]), np.zeros(2), 100.0)
-    assert certain == pytest.approx([10.0, 0.0])
-    wider = expected_improvement(np.full(5, 105.0), np.linspace(1.0, 20.0, 5), 100.0)
-    assert (np.diff(wider) > 0.0).all(), "of equal means the less certain one promises more"
+def test_what_is_expected_is_the_mean_of_what_is_gained_and_never_more_than_is_spent() -> None:
+    spent, mean, stddev = (np.array(x) for x in ([10.0, 5.0, 30.0, 10.0], [9.0, 5.0, 90.0, 9.0], [4.0, 2.0, 90.0, 0.0]))
+    variance = np.log1p((stddev / mean) ** 2)
+    samples = mean * np.exp(np.random.default_rng(0).normal(-variance / 2.0, np.sqrt(variance), (400_000, 4)))
+    gained = spent - samples
+    assert expected_gain(spent, mean, stddev) == pytest.approx(np.maximum(gained, 0.0).mean(axis=0), abs=0.03)
+    found = chance_of_gain(spent, mean, stddev, 2.0)
+    assert found[:3] == pytest.approx((gained > 2.0).mean(axis=0)[:3], abs=0.005)
+    assert found[3] == 0.0, "what is certain gains less"
+    assert chance_of_gain(spent, mean, stddev, 100.0) == pytest.approx(0.0), "nothing takes less than no time"
+    wild = expected_gain(np.full(4, 5.0), np.full(4, 5.0), np.geomspace(1.0, 1e6, 4))
+    assert (np.diff(wild) > 0.0).all(), "of equal means the less certain one promises more,"
+    assert wild[-1] <= 5.0, "but no more than there is to gain"
+    nothing = expected_gain(np.zeros(1), np.ones(1), np.ones(1))
+    assert nothing == pytest.approx(0.0, abs=1e-6)

@@ -18,6 +18,7 @@ from inlay.run.result import AnchorResult, Best, TuneResult, why_kept
 from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL
 from inlay.search.cost_table import Fit
+from inlay.search.prospect import said_left
 from inlay.space.resolve import Decision
 from inlay.targets.base import is_estimate, unit_of
 from inlay.targets.listing import TargetRow
@@ -80,10 +81,9 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     judged, verified = best.verification or best.selection, best.verification is not None
     yield f"  Accuracy: {_accuracy(judged, verified)}; bound: {result.bound}."
     yield from _in_task(judged, _where(judged, verified))
-    if best.statement is not None:
-        yield f"  New samples: {best.statement}."
-    if best.metric_statement is not None:
-        yield f"  Metric: {best.metric_statement}."
+    for what, stated in (("New samples", best.statement), ("Metric", best.metric_statement)):
+        if stated is not None:
+            yield f"  {what}: {stated}."
     if best.evaluation is not None:
         yield f"  Evaluation: {best.evaluation} (--evaluate {best.evaluation.evaluator})."
         yield from (f"  New samples: {s.statement}." for s in best.evaluation.scores if s.statement is not None)
@@ -92,8 +92,8 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
         f"  {counted(search['measurements'], 'candidate')} timed, {search['compiles']} built, "
         f"{search['failed']} failed, {search['wall_s']:.0f} s; stopped because {search['stopped_because']}."
     )
-    for note in result.notes:
-        yield f"  Note: {note}."
+    yield from (f"  {said_left(left)}." for left in filter(None, [search.get("left")]))
+    yield from (f"  Note: {note}." for note in result.notes)
     if result.run_with:
         chosen = {} if result.precision is None else result.precision.options
         told = {**options_in(result.target[0], result.facts), **chosen}

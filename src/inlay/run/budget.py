@@ -78,6 +78,11 @@ class TimeLimit:
         """Seconds that are left; infinite without a limit."""
         return self.time.end().left
 
+    @property
+    def trial_s(self) -> float:
+        """Seconds that a trial takes, about: in the runtime and outside."""
+        return self.time.trial_s + max(self._outside_s)
+
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
         """Why ``proposal`` is not judged any more; empty where it is.
 
@@ -94,7 +99,7 @@ class TimeLimit:
         deadline = self.time.least() if more else self.time.end()
         if proposal.anchor and proposal.placement and not any(map(_is_worth_confirming, evaluator.judged[1:])):
             deadline = self.time.plan.before_writing  # whatever else is cut, one recipe that keeps the bound is timed
-        if not deadline.fits(self.time.trial_s + max(self._outside_s)):
+        if not deadline.fits(self.trial_s):
             return f"the rest of the budget of {self._budget_s:.0f} s is reserved for confirming"
         self._begun = deadline.clock(), self._worker.busy_s
         return ""
@@ -132,7 +137,7 @@ class Budget(TimeLimit):
 
         A resumed run gets the same answer.
         """
-        few_s = _FEW * (self.time.trial_s + max(self._outside_s))
+        few_s = _FEW * self.trial_s
         return self._journal.once(HURRIED, lambda: not self._half_time.left or not self.time.end().fits(few_s))
 
     def hurries(self) -> bool:
@@ -141,9 +146,7 @@ class Budget(TimeLimit):
 
     def spare(self) -> bool:
         """Whether a trial takes a small share of the time that is left; a resumed run gets the same answer."""
-        return self._journal.once(
-            SPARE, lambda: self.time.trial_s + max(self._outside_s) <= IDLE_TRIAL * self.time.end().left
-        )
+        return self._journal.once(SPARE, lambda: self.trial_s <= IDLE_TRIAL * self.time.end().left)
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
         """See :class:`TimeLimit`."""

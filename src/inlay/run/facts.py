@@ -144,6 +144,10 @@ HURRIED = Fact("hurried", bool)
 """Whether the anchors took half of the search's time."""
 HURRIES = Fact("hurries", bool)
 """Whether there may have been time for one anchor only."""
+DONE: Fact[float] = Fact(
+    "done", lambda data: math.inf if data is None else float(data), lambda found: None if math.isinf(found) else found
+)
+"""The budget in seconds of a session that ended since hardly anything was left to find; a larger one looks further."""
 SPARE = Fact("spare", bool)
 """Whether there was time for anchors that are not expected to gain."""
 USUAL_REWRITES: Fact[RewriteChoice] = Fact("usual_rewrites", _rewrite_choice, _rewrites_as_json)

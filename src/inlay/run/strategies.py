@@ -5,6 +5,7 @@ What they ask (profiles, noise, costs of earlier runs) is answered from the jour
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -17,7 +18,7 @@ from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.budget import Budget, SearchTime
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
+from inlay.run.facts import BASELINE_NS, DONE, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.joined import JoinedStrategy, joined_strategies
 from inlay.run.machine_costs import CostDatabase, MachineCosts, read_costs
 from inlay.run.noise_probes import Probes
@@ -104,7 +105,7 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
         "refine": [refine],
         "anchors": [],
     }
-    chain = Chain([anchors, *after_anchors[config.strategy]])
+    chain = Chain([anchors, *after_anchors[config.strategy]], lambda: guided.is_done)
     return Strategies(anchors=anchors, guided=guided, joined=joined, chain=chain, probing_s=asked.probing_s)
 
 
@@ -132,6 +133,7 @@ class _Asked:
             patience=lambda: SOLVING * self.time.end().left,
             profiles=self.evaluator.times_kernels,
             usual_rewrites=lambda: journal.once(USUAL_REWRITES, self._usual_rewrites),
+            goes_on=lambda: (config.budget_s or math.inf) > (journal.fact(DONE) or math.inf),
         )
         least_db = config.searched.min_sqnr_db
         return Surrogate(
@@ -217,12 +219,13 @@ def _shares_costs(session: Session) -> bool:
     return session.inputs.config.cost_db and not session.worker.deterministic
 
 
-def guided_report(guided: Guided) -> dict[str, Any]:
-    """What the guided strategy learned, for ``search`` in ``result.json``.
+def guided_report(guided: Guided, trial_s: float | None) -> dict[str, Any]:
+    """What the guided strategy learned, for ``search`` in ``result.json``; a trial takes ``trial_s``, if it is known.
 
     ``forecast_error`` is the median relative error of its predictions, ``unattributed`` the largest share of any
     profile's kernel time without a known cause, ``fusion_disagreements`` the units that ran against the rules, and
-    ``barred`` those that the runtime refused or computed wrong.
+    ``barred`` those that the runtime refused or computed wrong. ``left`` says how likely a clear gain is left to find,
+    and in how many seconds.
     """
     errors = [abs(f.measured_ns / f.predicted.mean - 1.0) for f in guided.surrogate.predictions]
     return {
@@ -236,6 +239,7 @@ def guided_report(guided: Guided) -> dict[str, Any]:
             for f in guided.surrogate.predictions
         ],
         "forecast_error": float(np.median(errors)) if errors else None,
+        **({} if guided.prospect is None else {"left": guided.prospect.as_json(trial_s)}),
         "unattributed": max(guided.surrogate.cost_model.unattributed, default=None),
         "fusion_disagreements": [asdict(d) for d in guided.surrogate.disagreements.values()],
         "barred": [asdict(each) for each in guided.surrogate.bars.found],

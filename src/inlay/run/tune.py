@@ -7,6 +7,7 @@ the confirmed winner, the result. :func:`search_until` is the loop.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +28,7 @@ from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.earlier import kept_or
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import PROFILE, SENSITIVITY
+from inlay.run.facts import DONE, PROFILE, SENSITIVITY
 from inlay.run.given import Given, evaluator_of
 from inlay.run.input_notes import fixable_notes, limit_notes
 from inlay.run.inputs import TuneRequest
@@ -85,6 +86,8 @@ def tune(asked: TuneRequest) -> TuneResult:
         write_json(asked.out / "result.json", result.as_json())
         with contextlib.suppress(InlayError):  # nothing of the result depends on it
             _leave_evidence(session, model, search, confirmed)
+        if ended.stopped_because == EXHAUSTED and search.strategies.guided.is_done:  # which a killed run is not
+            session.journal.record_fact(DONE, asked.config.budget_s or math.inf)
         return result
 
 
@@ -291,7 +294,7 @@ def _result(
         "stopped_because": ended.stopped_because,
         "rejected": {r.candidate.placement.digest: r.reason for r in confirmed.rejected if r.candidate.placement},
         **({} if worker.deterministic else {"overhead": overhead}),
-        **guided_report(search.strategies.guided),
+        **guided_report(search.strategies.guided, None if worker.deterministic else search.budget.trial_s),
         **({"imported": model.imported.as_json()} if model.imported.placements else {}),
         **{key: value for each in search.strategies.joined.values() for key, value in each.facts().items()},
     }

@@ -81,12 +81,12 @@ class Scripted:
 
 
 class Chain:
-    """Strategies one after another: each begins when the one before it is exhausted."""
+    """Strategies one after another: each begins when the one before it is exhausted, unless it is ``done`` by then."""
 
     name = "chain"
 
-    def __init__(self, strategies: Sequence[Strategy]) -> None:
-        self._left = list(strategies)
+    def __init__(self, strategies: Sequence[Strategy], done: Callable[[], bool] = lambda: False) -> None:
+        self._left, self._done = list(strategies), done
 
     def ask(self) -> Proposal | None:
         """The next proposal of the first strategy that has one."""
@@ -94,7 +94,7 @@ class Chain:
             proposal = self._left[0].ask()
             if proposal is not None:
                 return proposal
-            self._left.pop(0)
+            self._left = [] if self._done() else self._left[1:]
         return None
 
     def tell(self, trial: Trial) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from inlay.search import policy
 from inlay.search.lagrangian import LagrangianSolver
-from inlay.search.neighborhood import expected_improvement, neighbors
+from inlay.search.neighborhood import chance_of_gain, expected_gain, neighbors
+from inlay.search.prospect import Hopes, Prospect
 from inlay.search.surrogate import Surrogate
 from inlay.trial import decibels, noise_of
 
@@ -22,11 +23,13 @@ class Candidate:
         labels: a fixed point of propagation, shape (units,).
         paid: indices of the cost parameters that they pay.
         origin: where they come from, for people.
+        chance: of a clear gain, as it was hoped for when they were chosen.
     """
 
     labels: np.ndarray
     paid: np.ndarray
     origin: str
+    chance: float = 0.0
 
 
 class Explorer:
@@ -35,6 +38,8 @@ class Explorer:
     Attributes:
         runners_up: labelings that promised most behind the one that was chosen last, the best first; not all of them
             keep the noise allowance.
+        hopes: how far hopes of clear gains came true.
+        prospect: what was left to find when a labeling was chosen last; None before.
     """
 
     def __init__(self, surrogate: Surrogate, rng: np.random.Generator) -> None:
@@ -43,18 +48,23 @@ class Explorer:
         self._rng = rng
         self._center: np.ndarray | None = None  # the labeling that the neighbors below are neighbors of
         self._neighbors: list[Candidate] = []
+        self._solved: list[Candidate] = []
+        self.hopes = Hopes()
+        self.prospect: Prospect | None = None
 
     def most_promising(self, solve: bool) -> Candidate | None:
         """The untried labeling of the largest expected improvement that keeps the noise allowance, by a probe.
 
-        None where no improvement is worth a measurement. With ``solve``, solutions of the labeling problem are
-        candidates too.
+        None where no improvement is worth a measurement. With ``solve``, the labeling problem is solved anew: its
+        solutions are candidates too.
         """
         surrogate, solver = self._surrogate, self._surrogate.solver
         best_ns = surrogate.cost_model.predict(surrogate.best).mean  # the measured figure may be a lucky one
-        candidates = [*(self._solutions() if solve else ()), *self._moves(solve)]
-        predicted = surrogate.cost_model.costs().predict(np.array([c.paid for c in candidates]))
-        gains = expected_improvement(*predicted, best_ns)
+        if solve:
+            self._solved = [*self._solutions()]
+        candidates = [*self._solved, *self._moves(solve)]
+        gains, chances = self._expected(np.array([c.paid for c in candidates]), best_ns)
+        self.prospect = self._left(candidates, chances)
         probed, order = 0, np.argsort(-gains, kind="stable").tolist()
         for place, k in enumerate(order):
             candidate: Candidate = candidates[k]
@@ -67,8 +77,32 @@ class Explorer:
                 probed += 1
                 if solver.within_allowance(candidate.labels):
                     self.runners_up = [candidates[other].labels for other in order[place + 1 :]]
-                    return candidate
+                    return replace(candidate, chance=float(chances[k]))
         return None
+
+    def _expected(self, paid: np.ndarray, best_ns: float) -> tuple[np.ndarray, np.ndarray]:
+        """Expected improvement of each labeling, nanoseconds, and its chance of a clear gain."""
+        costs, center = self._surrogate.cost_model.costs(), self._surrogate.cost_model.paid(self._surrogate.best)
+        mean, stddev = costs.predict(paid)
+        spent = np.where(paid != center, costs.mean[center], 0.0).sum(axis=1)  # by the best, on what changes
+        instead = mean - (best_ns - spent), stddev
+        return expected_gain(spent, *instead), chance_of_gain(spent, *instead, policy.CLEAR_GAIN * best_ns)
+
+    def _left(self, candidates: Sequence[Candidate], chances: np.ndarray) -> Prospect:
+        """What is left to find among untried labelings that may keep the bound: each changes what no other one does."""
+        surrogate, found = self._surrogate, list[float]()
+        center = surrogate.cost_model.paid(surrogate.best)
+        changed = np.zeros(center.shape, bool)
+        for k in np.argsort(-chances, kind="stable").tolist():
+            if chances[k] < policy.FAINT:
+                break
+            labels, others = candidates[k].labels, candidates[k].paid != center
+            if (others & changed).any() or surrogate.bars.forbid(labels) or surrogate.trial(labels) is not None:
+                continue
+            if surrogate.solver.within_allowance(labels):
+                changed |= others
+                found.append(float(chances[k]))
+        return self.hopes.prospect(found)
 
     def _solutions(self) -> Iterator[Candidate]:
         """Solutions under sampled costs (Thompson sampling), and under the expected ones."""

@@ -11,7 +11,7 @@
 3. *Front.* Solving for other noise levels gives the Pareto front of latency and accuracy. Where time is short, it is
    left for the end, as is what is outside the bound: all that is tried approaches the bound.
 4. *Exploration.* Thompson samples and neighborhood moves are proposed in the order of their expected improvement, until
-   that drowns in the measurement noise.
+   that drowns in the measurement noise, or a clear gain is unlikely to be left: then the search is done.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from inlay.search.bars import between
 from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.exploration import Explorer, is_dominated, most_informative, predicted_front
 from inlay.search.noise_model import Aim
+from inlay.search.prospect import Prospect
 from inlay.search.surrogate import Surrogate
 from inlay.trial import Failed, Infeasible, Proposal, Trial, noise_of
 from inlay.types import Placement, PortRewrite
@@ -86,7 +87,8 @@ class Guided(Scripted):
         if not self._keeps_to_bound:
             yield from self._front(policy.FRONT_FIRST_POINTS)
         yield from self._explore()
-        yield from self._front()
+        if not self.is_done:
+            yield from self._front()
 
     @property
     def _keeps_to_bound(self) -> bool:
@@ -172,24 +174,33 @@ class Guided(Scripted):
             elif not (isinstance(trial.outcome, Failed) and self._blames):  # of which something was learned
                 others += 1
 
+    @property
+    def prospect(self) -> Prospect | None:
+        """What going on may bring; None where it cannot be said."""
+        return self._explorer.prospect
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it found what it will find, by all that is known; unless it is to go on nevertheless."""
+        found = self.prospect
+        return found is not None and found.is_unlikely and not self.surrogate.oracles.goes_on()
+
     def _explore(self) -> Dialogue:
-        """Try the most promising labeling, until none promises anything or patience runs out."""
-        units = int(self._graph.changeable.sum())
-        patience = int(np.clip(units * policy.PATIENCE_SHARE, *policy.PATIENCE_RANGE))
-        idle = step = 0
-        while idle < patience:
+        """Try the most promising labeling, until none promises anything."""
+        step = 0
+        while True:
             solve = step % policy.SOLVE_EVERY == 0
             candidate = self._explorer.most_promising(solve)
             if candidate is None and not solve:
                 candidate = self._explorer.most_promising(solve=True)
-            if candidate is None:
+            if candidate is None or self.is_done:
                 return
             step += 1
             before = self.surrogate.best_ns
             self._likely = self._explorer.runners_up
             yield from self._try(candidate.labels, candidate.origin)
             self._likely = ()
-            idle = 0 if self.surrogate.best_ns < before * (1.0 - policy.LEAST_GAIN) else idle + 1
+            self._explorer.hopes.learn(candidate.chance, self.surrogate.best_ns < before * (1.0 - policy.CLEAR_GAIN))
 
     def _front(self, points: int | None = None) -> Dialogue:
         """Try labelings of the predicted front: the fastest first, then those most different from what was measured.

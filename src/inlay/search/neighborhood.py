@@ -11,6 +11,8 @@ from inlay.search import policy
 from inlay.search.edges import FIRST_FORM, FLOAT, LOW
 from inlay.search.unit_graph import UnitGraph
 
+_LEAST_NS = 1e-9
+
 
 class Move(NamedTuple):
     """Give some units one label.
@@ -88,13 +90,29 @@ def describe_units(names: Sequence[str]) -> str:
     return name if len(names) == 1 else f"{len(names)} units from {name}"
 
 
-def expected_improvement(mean: np.ndarray, stddev: np.ndarray, best: float) -> np.ndarray:
-    """Expected improvement over ``best`` of normal predictions, nanoseconds: ``s (z cdf(z) + pdf(z))``.
+def expected_gain(spent: np.ndarray, mean: np.ndarray, stddev: np.ndarray) -> np.ndarray:
+    """Expected improvement, nanoseconds, where what took ``spent`` takes a log-normal time of this mean and deviation.
 
-    With ``z = (best - mean) / s`` (Jones, Schonlau and Welch, *Efficient global optimization*, 1998).
+    Nothing takes less than no time, however uncertain it is: no more than ``spent`` is gained. (As the price of a put
+    option, Black and Scholes 1973; with normal predictions it were Jones, Schonlau and Welch's of 1998.)
     """
     from scipy.special import ndtr  # takes long to load: what is refused or fails before is so at once
 
-    stddev = np.maximum(stddev, 1e-9)
-    z = (best - mean) / stddev
-    return np.asarray(stddev * (z * ndtr(z) + np.exp(-z * z / 2.0) / np.sqrt(2.0 * np.pi)))
+    mean, sigma = _log_normal(mean, stddev)
+    at = np.log(np.maximum(spent, _LEAST_NS) / mean) / sigma + sigma / 2.0
+    return np.asarray(np.maximum(spent, _LEAST_NS) * ndtr(at) - mean * ndtr(at - sigma))
+
+
+def chance_of_gain(spent: np.ndarray, mean: np.ndarray, stddev: np.ndarray, least: float) -> np.ndarray:
+    """Probability that at least so many nanoseconds are gained there."""
+    from scipy.special import ndtr  # as above
+
+    mean, sigma = _log_normal(mean, stddev)
+    left = np.maximum(spent - least, _LEAST_NS)
+    return np.asarray(np.where(spent > least, ndtr(np.log(left / mean) / sigma + sigma / 2.0), 0.0))
+
+
+def _log_normal(mean: np.ndarray, stddev: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean, as far as it is positive, and the deviation of the logarithm."""
+    mean = np.maximum(mean, _LEAST_NS)
+    return mean, np.maximum(np.sqrt(np.log1p((stddev / mean) ** 2)), _LEAST_NS)

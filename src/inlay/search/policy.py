@@ -59,8 +59,9 @@ THOMPSON_DRAWS = 2  # posterior samples that are solved in each round
 SOLVE_EVERY = 3  # steps; a solution takes longer than all neighborhood moves together
 NEIGHBORS = 400  # neighborhood moves per round: enough to cover small models, and bounded for large ones
 PROBES_PER_STEP = 8  # candidates whose noise is probed before a step gives up
-PATIENCE_SHARE = 1 / 4  # of the selectable units: steps without a gain after which exploring ends,
-PATIENCE_RANGE = (12, 60)  # within these limits
+CLEAR_GAIN = 0.02  # of the latency: about what the intervals of a confirmation can show
+UNLIKELY = 0.1  # probability that one is left below which a search ends
+FAINT = 1e-3  # chance of a clear gain that adds nothing to that probability
 QUICK_CORRECTIONS = 2  # probed corrections of a solution that is one candidate of many
 
 # --- pareto: the front of latency and accuracy ------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Oracles:
     profiles: bool = True  # whether the target gives times of kernels at all
     # those that usually pay on such a processor, for models that there is no time to profile
     usual_rewrites: Callable[[], RewriteChoice] = RewriteChoice
+    goes_on: Callable[[], bool] = lambda: False  # whether the search goes on where hardly anything is left to find
 
 
 @dataclass(frozen=True)
