@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks import (
     browser,
     budgets,
+    ceilings,
     compiles,
     coverage,
     few_samples,
@@ -230,6 +231,13 @@ def run_waste(options: argparse.Namespace) -> None:
     write_table(options.out, "waste", {"machine": facts(0.0), "rows": rows}, waste.markdown)
 
 
+def run_ceilings(options: argparse.Namespace) -> None:
+    """``ceilings.json`` and ``.md``, of trained models."""
+    settings = {"budget": ceilings.BUDGET_S, "bound": ceilings.MIN_SQNR, "version": __version__}
+    rows = collect("ceilings", trained(options), options, ceilings.row, settings, ceilings.line)
+    write_table(options.out, "ceilings", {"machine": facts(0.0), "rows": rows}, ceilings.markdown)
+
+
 def run_budgets(options: argparse.Namespace) -> None:
     """``budgets.json`` and ``.md``."""
     settings = {"budgets": list(budgets.BUDGETS_S), "busy": list(budgets.BUSY), "version": __version__}
@@ -333,6 +341,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "reasons": run_reasons,
     "imports": run_imports,
     "waste": run_waste,
+    "ceilings": run_ceilings,
     "budgets": run_budgets,
     "transfer": run_transfer,
     "popular": run_popular,

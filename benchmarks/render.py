@@ -300,6 +300,7 @@ TABLES: Sequence[str] = (
     "reasons",
     "imports",
     "waste",
+    "ceilings",
     "budgets",
     "transfer",
 )

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from inlay.run.ceiling.bound import Ceiling, Ceilings
 from inlay.search.peaks import Peaks
 
-UNKNOWN = "Ceiling: not known, as this processor's peaks are not; inlay calibrate-machine measures them once"
+UNKNOWN = "Ceiling: not known before inlay calibrate-machine has measured this processor's peaks, once"
 
 
 def verdict_lines(known: Ceilings) -> Iterator[str]:
     """In two lines at most: the bound of the delivered model and of the one in float, and the largest gaps."""
     said = known.said()
+    if known.unmeasured:
+        yield f"  {UNKNOWN}."
     if said is None:
         return
     what = f"{_bounded(said)}{'' if known.delivered else ', in float'}"

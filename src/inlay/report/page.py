@@ -26,6 +26,7 @@ from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import LITTLE, SHOWN_AS_EXACT_DB, shown_latency, shown_ratio, shown_sqnr
 
 REPORT = "report.html"  # name of the page in a run's folder
+_CEILINGS = {"delivered": "delivered", "float, normalized": "float"}  # names of models, and where they stand
 _WORST = 5  # samples that are named for being the least accurate
 
 
@@ -68,6 +69,9 @@ def page(run: FinishedRun) -> str:
         shapes=run.result["best"].get("shapes", []),
         bars=[] if evidence is None else bars(run, evidence),
         kinds=KINDS,
+        ceilings=[
+            (name, found) for name, key in _CEILINGS.items() if (found := (run.result.get("ceiling") or {}).get(key))
+        ],
         units=units,
         unit=unit_of(facts_of(run.result)),
         evidence=evidence,

@@ -29,14 +29,10 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True)
 class Peaks:
-    """The best that was measured of a processor, on a target with its number of threads.
+    """The best that was measured of a processor, on a target with its number of threads."""
 
-    Attributes:
-        products: multiply-accumulates in a nanosecond, by precision (``int8``, ``float32``, …).
-        moved: bytes in a nanosecond, of operators that move at least so many bytes; the more they move, the slower.
-    """
-
-    products: Mapping[str, float]
+    products: Mapping[str, float]  # multiply-accumulates in a nanosecond, by precision (``int8``, ``float``, …)
+    # bytes in a nanosecond, of operators that move at least so many bytes; the more they move, the slower
     moved: tuple[tuple[float, float], ...]
 
     def products_per_ns(self, precision: str) -> float:
@@ -98,7 +94,7 @@ class Peaks:
 
 
 def precision_of(kernel: KernelTime) -> str:
-    """What the peak of a kernel's products is kept by: ``int8`` for any integers, else its element type."""
+    """What the peak of a kernel's products is kept by: ``int8`` for any integers, else its type."""
     return "int8" if kernel.family == "int8" else kernel.precision
 
 

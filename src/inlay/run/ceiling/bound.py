@@ -41,40 +41,24 @@ _SORTS = {
 
 @dataclass(frozen=True)
 class Gap:
-    """What separates a model from its bound in one kind of operators.
+    """What separates a model from its bound in one kind of operators."""
 
-    Attributes:
-        name: which operators, with their number.
-        ms: what they take longer than at the peaks.
-        now_ms: what they take.
-        why: what is known of the reason.
-    """
-
-    name: str
-    ms: float
-    now_ms: float
-    why: str
+    name: str  # which operators, with their number
+    ms: float  # what they take longer than at the peaks
+    now_ms: float  # what they take
+    why: str  # what is known of the reason
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """How far a model is from what its processor can do.
+    """How far a model is from what its processor can do."""
 
-    Attributes:
-        now_ms: an inference, as measured.
-        bound_ms: what it takes at least if every operator runs at the measured peak of its precision.
-        outside: share of the time that is not spent in products.
-        reached: by precision, what share of its peak the products run at, all together.
-        gaps: the largest, the first ones first.
-        beaten: a kernel that was faster than its bound, as text: the peaks are none, and ``bound_ms`` no bound; else
-            empty.
-    """
-
-    now_ms: float
-    bound_ms: float
-    outside: float
-    reached: Mapping[str, float]
-    gaps: tuple[Gap, ...]
+    now_ms: float  # an inference, as measured
+    bound_ms: float  # what it takes at least if every operator runs at the measured peak of its precision
+    outside: float  # share of the time that is not spent in products
+    reached: Mapping[str, float]  # by precision, what share of its peak the products run at, all together
+    gaps: tuple[Gap, ...]  # the largest, the first ones first
+    # a kernel that was faster than its bound, as text: the peaks are none, and ``bound_ms`` no bound; else empty
     beaten: str = ""
 
     @property
@@ -98,17 +82,12 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What is known of the ceiling of a run's models.
+    """What is known of the ceiling of a run's models."""
 
-    Attributes:
-        peaks: of the processor; None where they are not known.
-        delivered: of the delivered model; None where it has no profile.
-        in_float: of the normalized model in float.
-    """
-
-    peaks: Peaks | None = None
-    delivered: Ceiling | None = None
-    in_float: Ceiling | None = None
+    peaks: Peaks | None = None  # of the processor; None where they are not known
+    delivered: Ceiling | None = None  # of the delivered model; None where it has no profile
+    in_float: Ceiling | None = None  # of the normalized model in float
+    unmeasured: bool = False  # the processor's peaks could be measured, and were not
 
     def as_json(self) -> dict[str, Any] | None:
         """As in ``result.json``."""

@@ -56,19 +56,12 @@ _FUSED = 6
 
 @dataclass(frozen=True)
 class Work:
-    """What one kernel has to do at least.
+    """What one kernel has to do at least."""
 
-    Attributes:
-        products: multiply-accumulates.
-        bytes: read and written.
-        node: the operator that it stands for; None of a conversion, or where it is not known.
-        moves: it does nothing but move or convert elements.
-    """
-
-    products: float = 0.0
-    bytes: float = 0.0
-    node: Node | None = None
-    moves: bool = False
+    products: float = 0.0  # multiply-accumulates
+    bytes: float = 0.0  # read and written
+    node: Node | None = None  # the operator that it stands for; None of a conversion, or where it is not known
+    moves: bool = False  # it does nothing but move or convert elements
 
 
 def multiply_accumulates(graph: Graph, node: Node) -> float:

@@ -36,7 +36,7 @@ from inlay.targets.registry import create
 
 SHORT_S = 1.5
 """Seconds that the short form takes at most, the first model aside."""
-LONG_S = 25.0
+LONG_S = 22.0
 """Seconds that ``inlay calibrate-machine`` takes for peaks at most."""
 _REPEATS = 7
 """Inferences in a profile: it tells the median of each kernel, which a busy moment spoils where most are hit."""

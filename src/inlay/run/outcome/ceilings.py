@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
-from inlay.run.ceiling.measure import SHORT_S, judged, peaks_here
+from inlay.run.ceiling.measure import SHORT_S, has_peaks, judged, peaks_here
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.preparation import Calibrated
 from inlay.run.session import Session
@@ -34,7 +34,7 @@ def ceilings(
     share_s = _PEAKS_SHARE * plan.seconds if plan.is_limited else SHORT_S
     peaks = peaks_here(session.worker, session.work / "peaks", plan.before_writing, share_s)
     if peaks is None:
-        return NO_CEILINGS
+        return Ceilings(unmeasured=has_peaks(session.worker))
     best = confirmed.best
     delivered, in_float = profile()
     delivered_ns = 1e6 * best.latency_ms
@@ -42,4 +42,4 @@ def ceilings(
     if not float_ns > 0.0:
         in_float = []
     found = judged(session.worker, peaks, [(delivered, graph, delivered_ns), (in_float, graph, float_ns)])
-    return Ceilings(peaks, *found)
+    return Ceilings(peaks, found[0], found[1])
