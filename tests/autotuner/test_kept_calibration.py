@@ -15,8 +15,7 @@ import onnx
 import pytest
 
 from inlay.autotuner import QDQAutotuner, region_pattern_autotuning_workflow
-from inlay.autotuner.kept_calibration import beside
-from inlay.autotuner.subject import Subject
+from inlay.autotuner.subject import Subject, beside
 from inlay.calibrate.observe import observe
 from inlay.data import read_arrays
 from inlay.errors import UsageError
@@ -102,7 +101,7 @@ def test_a_version_calibrates_by_itself(
     calibrations: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path / "kept.npz")
-    monkeypatch.setattr("inlay.autotuner.kept_calibration.__version__", "another")
+    monkeypatch.setattr("inlay.autotuner.subject.__version__", "another")
     written(tmp_path / "kept.npz")
     assert len(calibrations) == 2
 

@@ -10,8 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from inlay.cli.commands import run as run_command
-from inlay.cli.defaults import CONFIG, EFFORT
-from inlay.cli.options import options_of
+from inlay.cli.options import CONFIG, EFFORT, options_of
 from inlay.prepare.options import EFFORTS
 from tests.cli.test_options import example
 

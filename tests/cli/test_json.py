@@ -12,8 +12,8 @@ import onnx
 import pytest
 import typer.main
 
-from inlay.cli.answer import as_data
 from inlay.cli.commands import app
+from inlay.cli.terminal import as_data
 from inlay.testing import random_feed
 from inlay.testing.models import residual_model
 from tests.support.command_line import RunCommand

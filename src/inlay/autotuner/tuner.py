@@ -18,10 +18,9 @@ import onnx_ir as ir
 
 from inlay.autotuner import state as transitions
 from inlay.autotuner.findings import Findings, reporter
-from inlay.autotuner.kept_calibration import beside
 from inlay.autotuner.state import TunerState
 from inlay.autotuner.state_file import read_state, resumed, write_state
-from inlay.autotuner.subject import SampleSource, Source, Subject
+from inlay.autotuner.subject import SampleSource, Source, Subject, beside
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, replacing
 from inlay.model.graph import Graph

@@ -16,12 +16,10 @@ from typer.core import TyperGroup
 
 from inlay import api
 from inlay.cli import inspected, render
-from inlay.cli.answer import JSON, answer
-from inlay.cli.defaults import CONFIG, EFFORT
-from inlay.cli.options import options_of
+from inlay.cli.options import CONFIG, EFFORT, options_of
 from inlay.cli.progress import JsonLines, begin_clock, progress_of, seconds_before
 from inlay.cli.start import code_of_stop, end_in_order
-from inlay.cli.terminal import columns, laid_out, plain, tolerate_encoding
+from inlay.cli.terminal import JSON, answer, columns, laid_out, plain, tolerate_encoding
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.installed import COMMANDS, SEVERAL_TARGETS, __version__, joined

@@ -9,19 +9,25 @@ line is whole, however long it is, so that tools find it; ``COLUMNS`` in the env
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from io import TextIOWrapper
 from typing import Any, TextIO
 
+import numpy as np
+import typer
 from rich.console import Console, JustifyMethod
 from rich.padding import Padding
 from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from inlay.prepare.declare import Option
 
 _GAP = 2  # spaces between two columns of a table, and by which the further lines of a long one are indented
 _SIDES: dict[str, JustifyMethod] = {"<": "left", ">": "right"}
@@ -116,3 +122,31 @@ def tolerate_encoding() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+JSON = Option("Print one JSON object with stable keys instead of text.", flags=("--json",), type=bool)
+
+
+def answer(as_json: bool, found: object, lines: Callable[[], Iterable[str | Table]]) -> None:
+    """Print ``found`` as JSON, or else the ``lines`` on it."""
+    if as_json:
+        typer.echo(json.dumps(as_data(found), indent=2, allow_nan=False))
+    else:
+        say(lines())
+
+
+def as_data(found: object) -> Any:
+    """``found`` as JSON has it: results by their ``as_json()`` or by their fields, numbers that are none as null."""
+    if hasattr(found, "as_json"):
+        return as_data(found.as_json())
+    if is_dataclass(found) and not isinstance(found, type):
+        return {f.name: as_data(getattr(found, f.name)) for f in fields(found)}
+    if isinstance(found, Mapping):
+        return {str(key): as_data(value) for key, value in found.items()}
+    if isinstance(found, np.generic):
+        return as_data(found.item())
+    if found is None or isinstance(found, bool | int | str):
+        return found
+    if isinstance(found, float):
+        return found if math.isfinite(found) else None
+    return [as_data(each) for each in found] if isinstance(found, Iterable) else str(found)

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from inlay.cli.answer import JSON, answer
 from inlay.cli.options import options_of
-from inlay.cli.terminal import say
+from inlay.cli.terminal import JSON, answer, say
 from inlay.patterns import api, cache
 from inlay.patterns.search_space import SearchSpace
 from inlay.prepare.declare import Option

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from inlay.cli.answer import JSON, answer
 from inlay.cli.options import options_of
 from inlay.cli.progress import progress_of, seconds_before
-from inlay.cli.terminal import Table
+from inlay.cli.terminal import JSON, Table, answer
 from inlay.portfolio.fleet import PAGE
 from inlay.portfolio.fleet import fleet as run_fleet
 from inlay.portfolio.pipeline_result import PartResult, PipelineResult

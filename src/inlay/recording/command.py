@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from inlay.cli.answer import JSON, answer
 from inlay.cli.options import options_of
-from inlay.cli.terminal import Table
+from inlay.cli.terminal import JSON, Table, answer
 from inlay.recording import api
 from inlay.recording.gather import Recording
 from inlay.recording.pipeline import PIPELINE, relative

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from inlay.cli.answer import JSON, answer
 from inlay.cli.options import options_of
+from inlay.cli.terminal import JSON, answer
 from inlay.report import api
 
 

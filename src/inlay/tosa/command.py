@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import onnx
 import onnx_ir as ir
 
-from inlay.cli.answer import JSON, answer
 from inlay.cli.options import options_of
+from inlay.cli.terminal import JSON, answer
 from inlay.data import bound, files_of, input_specs, read_samples
 from inlay.errors import ModelError, UsageError
 from inlay.files import refuse_overwriting

@@ -18,7 +18,7 @@ from inlay.prepare.protocol import Protocol
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.targets.base import Artifact, TargetSpec
-from inlay.targets.onnxruntime.identity import graph_digest
+from inlay.targets.onnxruntime.session import graph_digest
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.testing import Builder
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial

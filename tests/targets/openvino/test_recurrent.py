@@ -14,7 +14,7 @@ import pytest
 from inlay.errors import CompileFailed
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.machine import cpu_flags
-from inlay.targets.openvino.quantized_states import GATES, QuantizedStates, lstm_groups
+from inlay.targets.openvino.rewrites import GATES, QuantizedStates, lstm_groups
 from inlay.targets.openvino.rules import rules_for
 from inlay.targets.openvino.target import OpenVinoCpuTarget
 from inlay.testing import Builder, sqnr

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from inlay.model.passes.steps import constant_of
 from inlay.quant.plain.graph import Bias, IntegerOperator, NotPlain, Operand, PlainGraph, input_of
 from inlay.quant.qdq_graph import DEQUANTIZE
-from inlay.targets.onnxruntime.rewrites.dynamic_lstm import DOMAIN, DYNAMIC_LSTM, write_lstm
+from inlay.targets.onnxruntime.rewrites.dynamic import DOMAIN, DYNAMIC_LSTM, write_lstm
 
 _NAMED = re.compile(r"_(DQ_)?Q\d$")  # how the runtime's quantizer ends the names of such weights
 _SIGNED = {2: np.dtype(ml_dtypes.int4), 4: np.dtype(ml_dtypes.int4), 8: np.dtype(np.int8)}

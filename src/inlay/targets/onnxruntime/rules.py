@@ -26,10 +26,10 @@ from inlay.targets.conditions import (
 )
 from inlay.targets.machine import cpu_flags, is_x86
 from inlay.targets.onnxruntime.float_fusions import in_float_fusion
-from inlay.targets.onnxruntime.rewrites.dynamic_lstm import LSTM, lstm_form
-from inlay.targets.onnxruntime.rewrites.kept_float import whole_windows
-from inlay.targets.onnxruntime.rewrites.quantized_table import table_of_rows
+from inlay.targets.onnxruntime.rewrites.dynamic import LSTM, lstm_form
+from inlay.targets.onnxruntime.rewrites.floats import whole_windows
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
+from inlay.targets.onnxruntime.rewrites.weights import table_of_rows
 from inlay.types import QType
 
 

@@ -15,9 +15,17 @@ from inlay.errors import CompileFailed
 from inlay.files import scratch
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
 from inlay.targets.machine import cpu_facts, level2_bytes, require_threads
-from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
-from inlay.targets.onnxruntime.session import WAITING, SessionExecutable, building, infer, settings
+from inlay.targets.onnxruntime.session import (
+    LIMIT_BYTES,
+    WAITING,
+    SessionExecutable,
+    building,
+    graph_digest,
+    infer,
+    settings,
+    weight_bytes,
+)
 
 if TYPE_CHECKING:
     from inlay.quant.plain.graph import IntegerOperator

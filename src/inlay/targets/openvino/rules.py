@@ -27,7 +27,7 @@ from inlay.targets.conditions import (
     weight_only_forms,
 )
 from inlay.targets.machine import cpu_flags, is_x86
-from inlay.targets.openvino.quantized_states import LARGEST_STATE, integer_form, lstm_groups, same_kernel
+from inlay.targets.openvino.rewrites import LARGEST_STATE, integer_form, lstm_groups, same_kernel
 from inlay.targets.openvino.wrong_kernels import (
     WRONG_CONVOLUTIONS,
     WRONG_PRODUCTS,

@@ -42,8 +42,7 @@ def capabilities() -> Capabilities:
     """What the runtime runs on this machine's CPU, and its rewrites."""
     # A worker never asks: it starts without these, and without the graph library behind them.
     from inlay.targets.openvino.float_rewrites import float_rewrites_for
-    from inlay.targets.openvino.idle_pairs import IdlePairs
-    from inlay.targets.openvino.quantized_states import QuantizedStates
+    from inlay.targets.openvino.rewrites import IdlePairs, QuantizedStates
     from inlay.targets.openvino.rules import OPS, rules_for
 
     moving = frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})

@@ -5,4 +5,4 @@ engine inspector, ``remote`` is about engines that are timed on another machine.
 ``engine`` is what they build. Written after the documentation of TensorRT 11; none of it has run on a device so far.
 """
 
-__all__ = ["bindings", "engine", "remote", "reports", "rules", "target", "trtexec"]
+__all__ = ["bindings", "engine", "reports", "rules", "target", "trtexec"]

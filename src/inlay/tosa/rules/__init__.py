@@ -16,7 +16,6 @@ from inlay.tosa.rules import (
     pool,
     products,
     resize,
-    softmax,
 )
 from inlay.tosa.rules._node import NodeContext
 
@@ -73,8 +72,8 @@ RULES: Mapping[str, Rule] = {
     **DATA_MOVEMENT,
     "Resize": resize.resize,
     "Upsample": resize.resize,
-    "Softmax": softmax.softmax,
-    "LogSoftmax": softmax.log_softmax,
+    "Softmax": normalization.softmax,
+    "LogSoftmax": normalization.log_softmax,
     **dict.fromkeys(functions.UNARY, functions.table),
     "PRelu": arithmetic.prelu,
 }

@@ -12,8 +12,8 @@ from inlay.tosa.ir import Array, Executor
 from inlay.tosa.quantized import Unsupported
 from inlay.tosa.rules._node import NodeContext
 from inlay.tosa.rules.functions import bounds
+from inlay.tosa.rules.normalization import softmax_axis
 from inlay.tosa.rules.pool import pooled, pooling_window, reduced_axes
-from inlay.tosa.rules.softmax import softmax_axis
 
 _LARGEST = float(np.finfo(np.float32).max)
 

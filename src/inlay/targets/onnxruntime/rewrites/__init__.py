@@ -1,4 +1,4 @@
-"""ONNX Runtime's quantized rewrites, one file each: same integers, written so that a faster kernel takes them.
+"""ONNX Runtime's quantized rewrites: same integers, written so that a faster kernel takes them.
 
 May import ``quant`` and ``model``. Offers :func:`rewrites_for`, the list in the order in which ``emit`` applies them.
 """
@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites.dynamic_lstm import DynamicLstm
-from inlay.targets.onnxruntime.rewrites.dynamic_product import DynamicProduct
-from inlay.targets.onnxruntime.rewrites.float8_pairs import Float8Pairs
-from inlay.targets.onnxruntime.rewrites.kept_float import FloatKernel, FloatWeight
-from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
-from inlay.targets.onnxruntime.rewrites.quantized_table import QuantizedTable
+from inlay.targets.onnxruntime.rewrites.dynamic import DynamicLstm, DynamicProduct
+from inlay.targets.onnxruntime.rewrites.floats import Float8Pairs, FloatKernel, FloatWeight
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
 from inlay.targets.onnxruntime.rewrites.saturating_hard_sigmoid import SaturatingHardSigmoid
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
 from inlay.targets.onnxruntime.rewrites.transposed_conv import TransposedConv
-from inlay.targets.onnxruntime.rewrites.upright_weight import UprightWeight
+from inlay.targets.onnxruntime.rewrites.weights import NonzeroZeroPoint, QuantizedTable, UprightWeight
 
 __all__ = [
     "DynamicLstm",

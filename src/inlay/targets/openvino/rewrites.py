@@ -11,6 +11,10 @@ model with quantized weights does not compile, or is computed in float (2026.4.1
 - The state to begin with must be a constant, or dequantized like the data. Which of the two it is depends on whether
   the batch is known. It is the latter in both cases where it is part of a larger state: that of both directions, or of
   the same one twice.
+
+Of operators that only move elements, it moves the dequantization of what they read behind them, and then dequantizes
+and quantizes again in a pass of its own over the data, although scale and zero point are the same. Its integer kernels
+find their bytes through the operator without that pair.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import onnx
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
+from inlay.targets.openvino.profile import TAKEN_OVER
 
 GATES = {"LSTM": 4, "GRU": 3}
 _FUNCTIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}  # of each direction
@@ -167,3 +172,50 @@ class _Parts:
 
 def _has_free_sizes(qdq: QDQGraph) -> bool:
     return not all(d.dim_value for i in qdq.graph.input for d in i.type.tensor_type.shape.dim)
+
+
+_ALL_INPUTS = "Concat"  # moves what all of its inputs hold, and other operators their first input
+
+
+@dataclass(frozen=True)
+class IdlePairs(Rewrite[bool]):
+    """``DQ -> MaxPool -> Q -> DQ`` with equal qparams is ``DQ -> MaxPool``, which takes over the name behind it."""
+
+    name = "idle pairs"
+    reason = "an operator that only moves elements leaves quantized values as they are, and its readers their integers"
+    source = "executed graphs of 2026.4.1: a kernel from uint8 to uint8 behind each MaxPool, Concat, Reshape, …"
+    moves: frozenset[str]  # operators that only move elements, and Concat
+
+    def applies(self, graph: Graph, node: Node) -> bool | None:
+        """Whether ``node`` only moves elements."""
+        return True if node.op_type in self.moves else None
+
+    def apply(self, qdq: QDQGraph, forms: Mapping[str, bool]) -> None:
+        """Drop the pairs behind what moves quantized elements, where nothing else reads the value between."""
+        quantizers = {n.input[0]: n for n in qdq.graph.node if n.op_type == QUANTIZE}
+        dequantizers = {n.input[0]: n for n in qdq.graph.node if n.op_type == DEQUANTIZE}
+        held = {n.output[0]: _qparams(n, qdq) for n in dequantizers.values() if n.input[0] in qdq.producers}
+        unused: set[str] = set()
+        for node in qdq.graph.node:
+            inputs = {held.get(v) for v in (node.input if node.op_type == _ALL_INPUTS else node.input[:1])}
+            if node.name not in forms or len(inputs) > 1 or None in inputs:
+                continue
+            for slot, value in enumerate(node.output):
+                q = quantizers.get(value)
+                dq = None if q is None else dequantizers.get(q.output[0])
+                if q is None or dq is None or dq.output[0] != value + TAKEN_OVER:
+                    continue
+                if qdq.uses[value] > 1 or qdq.uses[q.output[0]] > 1:
+                    continue
+                if {_qparams(q, qdq)} == inputs:
+                    node.output[slot] = dq.output[0]
+                    unused |= {q.name, dq.name}
+        qdq.finish(unused)
+
+
+def _qparams(node: onnx.NodeProto, qdq: QDQGraph) -> tuple[bytes, ...] | None:
+    """Scale, zero point and type of a Q or DQ node, as a value to compare; None where one of them is computed."""
+    if any(qdq.element(name) is None for name in node.input[1:]):
+        return None
+    arrays = [qdq.constant(name) for name in node.input[1:]]
+    return (*(a.tobytes() for a in arrays), str(arrays[-1].dtype).encode())
