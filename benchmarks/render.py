@@ -282,6 +282,7 @@ def _plain(note: str) -> str:
 TABLES: Sequence[str] = (
     "quality",
     "popular",
+    "shipped",
     "openvino",
     "runtimes",
     "browser",

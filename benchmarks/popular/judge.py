@@ -41,7 +41,7 @@ def records(name: str, folder: Path, model: Path, threads: int) -> list[np.ndarr
 def main() -> None:
     """Judge in this process."""
     name, folder, model, out, threads = sys.argv[1], *map(Path, sys.argv[2:5]), int(sys.argv[5])
-    save_records(out, models.TASKS[name].judge(session(model, threads), folder))
+    save_records(out, models.ALL[name].judge(session(model, threads), folder))
 
 
 if __name__ == "__main__":

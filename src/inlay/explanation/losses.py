@@ -23,7 +23,7 @@ from inlay.errors import InlayError, ModelError, TargetError
 from inlay.explanation import policy
 from inlay.explanation.explanation import Loss, Together
 from inlay.measure.client import Worker
-from inlay.model.graph import Graph
+from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.candidate_writer import deliver
@@ -80,6 +80,12 @@ def losses(
         if apart.opaque:
             raise ModelError(apart.opaque)
         parts, sqnr = _judged(file, apart.model, some, worker, folder)
+        inside = build_graph(apart.model)
+        if not any(
+            not qtype.dynamic and not inside.is_constant(inside.value_of(port)) for port, qtype in apart.placement
+        ):
+            why = "single sources of rounding cannot be tried: each inference finds the range of each value anew"
+            return Losses(sqnr, len(some), problem=why)
         prepared = prepare(file, target, some.feeds[0], folder, extraction=apart)
         imported = import_qdq(prepared, None, target.float_rewrites, some.feeds, folder)
         own = prepared.rules.activation
@@ -91,7 +97,8 @@ def losses(
         probe.use(some.feeds, some.mask, parts)
         sites = {port: qtype for _, placement in imported.placements for port, qtype in placement}
         graph = prepared.graph
-        whole = Placement((p, t if graph.is_constant(graph.value_of(p)) else own) for p, t in sites.items())
+        still = ((p, t) for p, t in sites.items() if not t.dynamic)  # the others have no scale that could be put back
+        whole = Placement((p, t if graph.is_constant(graph.value_of(p)) else own) for p, t in still)
         found = _probed(sqnr, probe, whole, dict(_sources(prepared.graph, prepared.units, whole)), deadline)
         return replace(found, judged=len(some))
     except InlayError as error:

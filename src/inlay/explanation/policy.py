@@ -31,12 +31,19 @@ REPAIR_SAMPLES = 32  # samples that a repaired model is judged on against the gi
 SAME_DB = 0.01
 """Decibels by which a repaired model may fall below the given one: the last digit that is shown, less than a tenth."""
 
+TELLING_DB = 6.0
+"""Decibels from which on a given model's SQNR tells which of two is the better one: below, half of what an output is
+made of is another, and hundredths say nothing."""
+
 REPAIR_RETREATS, RETREAT_DB = 4, 0.5
 """Further measured models that are tried where the delivered one is not as accurate on all samples as the given one,
 each asked for so many decibels more on the samples of the search."""
 
 REPAIR_BLOCKS, REPAIR_PROCESSES = 8, 3
 """Paired readings of the repaired and the given model in each fresh process: as many as confirm a search."""
+
+REPAIR_TIMED_S, REPAIR_LEAST = 90.0, 2
+"""Seconds that they may take of models of which even few readings take long, and how many there are then at least."""
 
 LOSS_SAMPLES = 8  # samples on which sources of rounding are probed
 LOSSES = 12  # sources that are taken out of the whole model, the loudest ones alone
@@ -57,3 +64,9 @@ def repeats(latency_ns: float) -> int:
     latency_s = max(latency_ns, 1e3) / 1e9
     least = min(PROFILE_LEAST, max(PROFILE_SLOW, int(PROFILE_SLOW_S / latency_s)))
     return int(min(max(PROFILE_S / latency_s, least), PROFILE_MOST))
+
+
+def repair_blocks(pair_s: float) -> int:
+    """Paired readings in each fresh process, by the seconds of one pair."""
+    fitting = int(REPAIR_TIMED_S / (REPAIR_PROCESSES * max(pair_s, 1e-6)))
+    return min(REPAIR_BLOCKS, max(REPAIR_LEAST, fitting))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from inlay.errors import InlayError, ModelError, TargetError, UsageError
 from inlay.explanation import policy
 from inlay.explanation.explanation import Repair
 from inlay.explanation.mended import exact_form, put_back
+from inlay.explanation.static_form import write_static
 from inlay.files import scratch
 from inlay.measure.client import Worker
+from inlay.model.heard import hearing
 from inlay.model.held import held
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
@@ -23,12 +26,13 @@ from inlay.prepare.candidate_writer import deliver
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge, Outputs
+from inlay.quant.extract import Extraction
 from inlay.quant.tasks.recognize import task_of
 from inlay.quant.tasks.task import broken
 from inlay.run.compare import compare
 from inlay.run.inputs import TuneRequest
 from inlay.run.outputs import publish
-from inlay.run.progress import Progress
+from inlay.run.progress import Phases, Progress
 from inlay.run.select import select, wish
 from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
@@ -42,17 +46,21 @@ class _Subject:
     """What a repair works with: the given file, the float model in it, and its accuracy against that.
 
     ``form`` is the given model in its exact form, with what is slower on integers put back to float, where that is
-    another model; a search starts from it.
+    another model; a search starts from it. ``forms`` are others of the same operators, ``apart`` is what the given one
+    is made of, and ``inference_s`` about what it takes for a sample.
     """
 
     given: ModelFile
     inner: ModelFile
     form: Path
+    forms: tuple[Path, ...]
+    apart: Extraction
     samples: Samples
     judge: Judge
     feeds: Sequence[Path]
     accuracy: Accuracy
     runs: bool
+    inference_s: float
 
 
 def refuse(file: ModelFile, out: Path) -> None:
@@ -109,36 +117,24 @@ def repair(
             keep_qparams=True,
             cost_db=False,
         )
-        origin, problem = None, "no model at least as accurate was measured"
+        origin, problem, failed = None, "no model at least as accurate was measured", None
         try:
             request = TuneRequest(
                 file=subject.inner, out=work / "search", samples=samples, config=config, progress=progress
             )
             origin = tune(request).best.origin
         except InlayError as error:
-            if subject.form == file.content:
-                raise
-            problem = f"the search failed: {error}"
-        progress.stage("compare the repaired model with the given one")
-        best: tuple[Interval | None, float, Path] | None = None
-        for path, is_last in _candidates(subject, origin, work / "search"):
-            if best is not None and is_last:
-                break
-            made = load(path)
-            accuracy = subject.judge.judge(
-                worker.run(Artifact(path.resolve(), made.sha256), subject.feeds), in_task=True
-            )
-            if accuracy.sqnr_db < given_db - policy.SAME_DB:
-                problem = f"the fastest has {shown_sqnr(accuracy.sqnr_db)}, the given model {shown_sqnr(given_db)}"
-                continue
-            if lost := broken(accuracy.figures, subject.accuracy.figures):
-                problem = f"the fastest does less of what the given model does: {lost}"
-                continue
-            gain = _gain(subject, made, spec, seed, 1 if worker.deterministic else policy.REPAIR_PROCESSES)
-            if gain is not None and not gain.shows_gain():
-                problem = f"the fastest at its accuracy is not shown to gain: {shown_ratio(gain)}"
-            elif best is None or best[0] is None or (gain is not None and gain.value > best[0].value):
-                best = gain, accuracy.sqnr_db, path
+            problem, failed = f"the search failed: {error}", error
+        phases = Phases(progress)
+        phases.begin("compare the repaired model with the given one")
+        with hearing(phases.doing):
+            static = work / "static.onnx"
+            if write_static(file, subject.apart, spec, create(spec).rules(), samples, static):
+                subject = replace(subject, forms=(*subject.forms, static))
+            if failed is not None and not subject.forms:
+                raise failed
+            best, why = _best(subject, origin, work / "search", worker, seed)
+        problem = why or problem
         if best is not None:
             publish(best[2], out)
             written = load(out)
@@ -163,6 +159,50 @@ def repair(
     ), None
 
 
+def _best(
+    subject: _Subject, origin: str | None, search: Path, worker: Worker, seed: int
+) -> tuple[tuple[Interval | None, float, Path] | None, str]:
+    """The fastest candidate that is no less accurate than the given model: speed-up, SQNR, file; or what was wrong."""
+    best: tuple[Interval | None, float, Path] | None = None
+    problem = ""
+    for path, is_last in _candidates(subject, origin, search):
+        if best is not None and is_last:
+            break
+        made = load(path)
+        outputs = worker.run(Artifact(path.resolve(), made.sha256), subject.feeds)
+        accuracy = subject.judge.judge(outputs, in_task=True)
+        why = less_accurate(accuracy, subject.accuracy)
+        if why:
+            problem = f"the fastest {why}"
+            continue
+        gain = _gain(subject, made, worker, seed)
+        if gain is not None and not gain.shows_gain():
+            problem = f"the fastest at its accuracy is not shown to gain: {shown_ratio(gain)}"
+        elif best is None or best[0] is None or (gain is not None and gain.value > best[0].value):
+            best = gain, accuracy.sqnr_db, path
+    return best, problem
+
+
+def less_accurate(made: Accuracy, given: Accuracy) -> str:
+    """In what ``made`` is less accurate than ``given``; empty where it is not.
+
+    Where little is left of the given model's signal, or its outputs have another length than float's, decibels differ
+    by chance: then the figures of its task decide, where it is known.
+    """
+    if lost := broken(made.figures, given.figures):
+        return f"does less of what the given model does: {lost}"
+    if made.sqnr_db >= given.sqnr_db - policy.SAME_DB:
+        return ""
+    if given.figures and (given.sqnr_db < policy.TELLING_DB or given.reshaped):
+        theirs = {f.name: f for f in made.figures}
+        for figure in given.figures:
+            mine = theirs.get(figure.name)
+            if mine is None or mine.value < figure.value:
+                return f"has {f'no {figure.name}' if mine is None else mine.said}, the given model {figure.said}"
+        return ""
+    return f"has {shown_sqnr(made.sqnr_db)}, the given model {shown_sqnr(given.sqnr_db)}"
+
+
 def _subject(
     file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker, work: Path, slower: Collection[str]
 ) -> _Subject:
@@ -179,13 +219,14 @@ def _subject(
     feeds = save_feeds(work / "samples", some.feeds)
     reference = worker.run(Artifact(path.resolve(), inner.sha256), feeds)
     judge = Judge(reference, some, Bound(), task=task_of(some, reference))
-    runs, outputs = True, list[Outputs]()
+    runs, outputs, begun = True, list[Outputs](), time.monotonic()
     try:
         outputs += worker.run(Artifact(file.content.resolve(), file.sha256), feeds)
     except TargetError:  # then by the numbers that it states
         runs = False
         session = Session(externalize_weights(file.model, store), store, fuse_qdq=False)
         outputs += [session.run(feed) for feed in some.feeds]
+    inference_s = (time.monotonic() - begun) / len(feeds)
     accuracy = judge.judge(outputs, in_task=True)
     if accuracy.reshaped and accuracy.sqnr_db <= -EXACT_DB:
         raise ModelError(
@@ -201,24 +242,26 @@ def _subject(
         given=file,
         inner=inner,
         form=form,
+        forms=() if better is None else (form,),
+        apart=apart,
         samples=some,
         judge=judge,
         feeds=feeds,
         accuracy=accuracy,
         runs=runs,
+        inference_s=inference_s,
     )
 
 
 def _candidates(subject: _Subject, origin: str | None, folder: Path) -> Iterator[tuple[Path, bool]]:
     """Models that may be the repaired one, and whether each is only of interest where nothing before it will do.
 
-    The model that the search delivered and the form that it started from, where that is not the given one; then the
-    fastest measured ones that were as accurate. ``origin``: of what the search delivered; None where it failed.
+    The model that the search delivered, and other forms of the given one; then the fastest measured ones that were as
+    accurate. ``origin``: of what the search delivered; None where it failed.
     """
     if origin is not None and not origin.startswith("qdq-baseline: "):
         yield folder / "model.onnx", False
-    if subject.form != subject.given.content:
-        yield subject.form, False
+    yield from ((form, False) for form in subject.forms)
     if origin is None:
         return
     for number in range(policy.REPAIR_RETREATS):
@@ -230,11 +273,12 @@ def _candidates(subject: _Subject, origin: str | None, folder: Path) -> Iterator
         yield path, True
 
 
-def _gain(subject: _Subject, made: ModelFile, spec: TargetSpec, seed: int, processes: int) -> Interval | None:
+def _gain(subject: _Subject, made: ModelFile, worker: Worker, seed: int) -> Interval | None:
     """Speed-up over the given model, paired in fresh processes; None where that does not run."""
     if not subject.runs:
         return None
     rng = np.random.default_rng(seed)
     workload = workload_of(subject.samples.feeds, ())
-    rows = compare([subject.given, made], spec, workload, policy.REPAIR_BLOCKS, processes, rng)
-    return rows[1].speedup
+    blocks = policy.repair_blocks(2 * len(workload.feeds) * subject.inference_s)
+    processes = 1 if worker.deterministic else policy.REPAIR_PROCESSES
+    return compare([subject.given, made], worker.spec, workload, blocks, processes, rng)[1].speedup
