@@ -37,6 +37,7 @@ from benchmarks import (
     reasons,
     render,
     runtimes,
+    stopping,
     subjects,
     transfer,
     waste,
@@ -247,6 +248,18 @@ def run_budgets(options: argparse.Namespace) -> None:
     write_table(options.out, "budgets", {"machine": facts(max(budgets.BUDGETS_S)), **table}, render.budgets)
 
 
+def run_stopping(options: argparse.Namespace) -> None:
+    """``stopping.json`` and ``.md``."""
+    settings = {"budget": options.budget, "version": __version__}
+    names = subjects.chosen(options.models, options.only)
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return stopping.row(subject, work, options.budget)
+
+    table = stopping.table(collect("stopping", names, options, make, settings, stopping.line))
+    write_table(options.out, "stopping", {"machine": facts(options.budget), **table}, stopping.text)
+
+
 def run_transfer(options: argparse.Namespace) -> None:
     """``transfer.json`` and ``.md``; ``--only`` names targets."""
     folder = options.out / "rows" / "transfer"
@@ -356,6 +369,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "waste": run_waste,
     "ceilings": run_ceilings,
     "budgets": run_budgets,
+    "stopping": run_stopping,
     "transfer": run_transfer,
     "popular": run_popular,
     "shipped": run_shipped,
@@ -372,7 +386,7 @@ def main() -> int:
     parser.add_argument(
         "--budget",
         type=float,
-        help=f"seconds of search for each model ({BUDGET_S:g}; popular, shipped: {POPULAR_S:g})",
+        help=f"seconds of search for each model ({BUDGET_S:g}; popular, shipped, stopping: {POPULAR_S:g})",
     )
     parser.add_argument("--bound", type=float, default=quality.BOUND_DB, help="least dB of quality (default 20)")
     parser.add_argument(
@@ -403,7 +417,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     wanted = [options.table] if options.table else list(render.TABLES)
     for name in wanted:
-        budget = options.budget or (POPULAR_S if name in ("popular", "shipped") else BUDGET_S)
+        budget = options.budget or (POPULAR_S if name in ("popular", "shipped", "stopping") else BUDGET_S)
         COMMANDS[name](argparse.Namespace(**{**vars(options), "budget": budget}))
     return 0
 

@@ -303,5 +303,6 @@ TABLES: Sequence[str] = (
     "waste",
     "ceilings",
     "budgets",
+    "stopping",
     "transfer",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +80,7 @@ def choose_calibration(
         exact=ExactOutputs(task.prepared),
         clock=clock,
         until=time.selecting,
+        scored={} if task.fixed else _scored(task, placement, scores),
     )
     doing("round weights")
     try:
@@ -169,6 +170,14 @@ def choose_method(
         if not deadline.fits((policy.METHODS_IN_TIME - 1) * (begun - ended)):
             break
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores
+
+
+def _scored(
+    task: CalibrationTask, placement: Placement, scores: Mapping[str, float]
+) -> dict[tuple[str, str], float | Failed]:
+    """What is known of the tables of one method for all, where no qparams are fixed."""
+    known = [(CalibrationChoice(m).digest(task.observed), scores[m]) for m in task.methods if m in scores]
+    return {(digest, placement.digest): db for digest, db in known}
 
 
 def _with_another_method(search: TableSearch) -> tuple[TableSearch, float]:

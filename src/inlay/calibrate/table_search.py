@@ -65,6 +65,8 @@ class TableSearch:
     exact: ExactOutputs  # outputs of the float model for these samples
     clock: Callable[[], float]  # returns seconds
     until: Deadline = NEVER  # when range selection is cut short
+    # SQNR in dB of what the task's score was asked about, by digests of choice and placement
+    scored: dict[tuple[str, str], float | Failed] = field(default_factory=dict)
 
     @cached_property
     def domains(self) -> Mapping[str, str]:
@@ -100,9 +102,15 @@ class TableSearch:
         return found
 
     def scores(self, choices: Iterable[CalibrationChoice], score: Score | None = None) -> Iterator[float | Failed]:
-        """SQNR in dB of all that is quantized by each choice, by the task's score or another one."""
-        questions = ((self.task.second_half(choice), self.placement) for choice in choices)
-        return (score or self.task.score)(questions)
+        """SQNR in dB of all that is quantized by each choice: by the task's score, asked once, or another one."""
+        scored = self.scored if score is None else {}
+        asked = [((choice.digest(self.task.observed), self.placement.digest), choice) for choice in choices]
+        new = {key: choice for key, choice in asked if key not in scored}
+        found = (score or self.task.score)((self.task.second_half(choice), self.placement) for choice in new.values())
+        for key, _ in asked:
+            if key not in scored:
+                scored[key] = next(found)
+            yield scored[key]
 
     def rounded(self, seconds: float, time_share: float) -> tuple[TableSearch, bool]:
         """The same with weights rounded as their outputs ask for, where outputs of the model gain, and biases for that.

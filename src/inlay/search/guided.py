@@ -8,10 +8,10 @@
    approached from both sides: by what the last solution missed it by, and half the way back from what has room left.
    Before them comes what the processor's cost table says alone, where there is one. Where a target gives no profiles,
    that table is the cost model, which trials correct as wholes.
-3. *Front.* Solving for other noise levels gives the Pareto front of latency and accuracy. Where time is short, it is
-   left for the end, as is what is outside the bound: all that is tried approaches the bound.
-4. *Exploration.* Thompson samples and neighborhood moves are proposed in the order of their expected improvement, until
+   Where time is short, nothing that is outside the bound is tried.
+3. *Exploration.* Thompson samples and neighborhood moves are proposed in the order of their expected improvement, until
    that drowns in the measurement noise, or a clear gain is unlikely to be left: then the search is done.
+4. *Front.* Otherwise, solving for other noise levels gives the Pareto front of latency and accuracy.
 """
 
 from __future__ import annotations
@@ -84,8 +84,6 @@ class Guided(Scripted):
             yield from self._try(by_table, "by the processor's cost table")
         yield from self._faster_kernels()
         yield from self._cuts()
-        if not self._keeps_to_bound:
-            yield from self._front(policy.FRONT_FIRST_POINTS)
         yield from self._explore()
         if not self.is_done:
             yield from self._front()
@@ -202,19 +200,18 @@ class Guided(Scripted):
             self._likely = ()
             self._explorer.hopes.learn(candidate.chance, self.surrogate.best_ns < before * (1.0 - policy.CLEAR_GAIN))
 
-    def _front(self, points: int | None = None) -> Dialogue:
+    def _front(self) -> Dialogue:
         """Try labelings of the predicted front: the fastest first, then those most different from what was measured.
 
-        Args:
-            points: most to try; None for all. Nothing is tried where accuracy does not stand in the way of speed.
+        Nothing is tried where accuracy does not stand in the way of speed.
         """
         surrogate = self.surrogate
         if not surrogate.solver.constrained:
             return
-        for _ in range(policy.FRONT_ROUNDS if points is None else 1):
+        for _ in range(policy.FRONT_ROUNDS):
             left, before = predicted_front(surrogate), len(surrogate.points)
             is_first = True  # the fastest; what is learned may change which one that is
-            while left and (points is None or points > 0):
+            while left:
                 labels = left.pop(0 if is_first else most_informative(left, surrogate))
                 is_first = False
                 surrogate.solver.probe(labels)
@@ -223,7 +220,6 @@ class Guided(Scripted):
                     self._likely = left
                     yield from self._try(labels, f"front: about {sqnr_db:.0f} dB", timed=True)
                     self._likely = ()
-                    points = None if points is None else points - 1
             if len(surrogate.points) == before:
                 return
 

@@ -32,7 +32,6 @@ AIM_AGAIN = 4  # solutions that were tried already, after which cutting ends: ea
 BLAMES = 6  # models that the runtime refused or computed wrong of which it is found out why, each by a few others
 RETREATS = 6  # attempts at one accuracy, each with less noise than the last
 RETREAT_TIGHTENING = 0.7  # of the allowed noise (-1.5 dB), after an attempt that fell short
-FRONT_FIRST_POINTS = 3  # points of the front measured before exploring, which may use up the budget
 FRONT_ROUNDS = 4  # times the front is predicted anew from what the last round taught
 
 # --- rewrite choice: one profile without and one with each rewrite ----------------------------------------------------
