@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-Clock = Callable[[], float]
-"""Returns seconds; only differences count."""
+Clock = Callable[[], float]  # returns seconds; only differences count
 
 
 @dataclass(frozen=True)
@@ -44,5 +43,4 @@ def _arrived(left: float) -> Deadline:
     return NEVER.within(left)
 
 
-NEVER = Deadline()
-"""No limit."""
+NEVER = Deadline()  # no limit

@@ -20,26 +20,23 @@ _MOST_NODES = 4_000_000  # A file of that size without aliases has fewer
 _DEEPEST = 50  # the files that are read here nest six levels
 
 
-def read_yaml(path: Path, error: type[InlayError] = UsageError, prefix: str = "") -> object:
-    """Plain data of a YAML file.
-
-    Args:
-        error: raised where it cannot be read, is not YAML, or goes beyond the limits.
-        prefix: begins the message, such as the option that named the file.
+def read_yaml(path: Path, prefix: str = "") -> object:
+    """Plain data of a YAML file; ``prefix`` begins messages, such as the option that named the file.
 
     Raises:
         NoSuchFile: it does not exist.
+        UsageError: it cannot be read, is not YAML, or goes beyond the limits.
     """
     if not path.exists():
         raise NoSuchFile(f"{prefix}{path}: no such file")
     try:
-        return _parse(read_bytes(path, _MOST_BYTES, error, prefix).decode("utf8"))
+        return _parse(read_bytes(path, _MOST_BYTES, UsageError, prefix).decode("utf8"))
     except UnicodeDecodeError as failure:
-        raise error(f"{prefix}{path} is not text: {failure.reason}") from failure
+        raise UsageError(f"{prefix}{path} is not text: {failure.reason}") from failure
     except InlayError:
         raise
     except Exception as failure:  # numbers, dates and tags that Python cannot make raise many types
-        raise error(f"{prefix}{path} is not YAML that can be used: {failure}") from failure
+        raise UsageError(f"{prefix}{path} is not YAML that can be used: {failure}") from failure
 
 
 class _Loader(yaml.SafeLoader):

@@ -17,8 +17,7 @@ import numpy as np
 from inlay.measure.paired import MIN_PAIRS, PooledVariance, Series, hodges_lehmann, speedup
 from inlay.trial import Interval
 
-MOST_FAILED = 8
-"""Failed readings in a row after which no more are asked for, of a model that had been measured before."""
+MOST_FAILED = 8  # failed readings in a row after which no more are asked for, of a model that had been measured before
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,7 @@ class Duel:
         return sum(self.ratios) / len(self.ratios)
 
 
-PRECISE = 1.05
-"""Upper over lower end of an interval that needs no further pairs."""
+PRECISE = 1.05  # upper over lower end of an interval that needs no further pairs
 
 
 @dataclass(frozen=True)

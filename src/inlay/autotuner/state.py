@@ -23,11 +23,8 @@ from inlay.patterns.schemes import InsertionScheme
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, Proposal, Trial
 from inlay.types import Placement
 
-ATTEMPTS = 2
-"""How often a scheme without a reading is handed out where its failures may be those of the measurement."""
-
-_REASONS = 50
-"""Reasons of failed readings that are counted one by one."""
+ATTEMPTS = 2  # how often a scheme without a reading is handed out where its failures may be those of the measurement
+_REASONS = 50  # reasons of failed readings that are counted one by one
 
 _UNJUDGED = Accuracy(feasible=True, sqnr_db=math.nan)  # what is outside the bound is never measured
 

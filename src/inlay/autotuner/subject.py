@@ -138,12 +138,6 @@ class Subject:
         labels: one per sample, for the metric of ``bound``.
         seed: of the random samples, and of the split of labelled ones.
 
-    Attributes:
-        sha256: of the model file; a model in memory is written to a scratch file first.
-        samples_kind: ``random`` when no samples were given; the outputs then mean nothing.
-        files: the model and the samples, as far as they are files.
-        prepared: the normalized model.
-
     Raises:
         ModelError: it cannot be read, or does not run.
         DataError: the samples do not fit it.
@@ -172,7 +166,7 @@ class Subject:
             else read_samples(samples, specs, find=user_function)
         )
         self._samples = joined(self._samples, file.model)
-        self.samples_kind = self._samples.kind
+        self.samples_kind = self._samples.kind  # `random` when no samples were given; the outputs then mean nothing
         self._bound = Bound(float(bound)) if isinstance(bound, (int, float)) else bound
         self._metric = None if self._bound is None else find_metric(self._bound.metric, labels)
         if self._bound is not None:
@@ -180,8 +174,8 @@ class Subject:
                 raise UsageError("an accuracy bound without samples: accuracy on random inputs means nothing")
             parts = split(replace(self._samples, labels=labels), rng)
             self._samples, self._selection = parts.calibration, parts.selection
-        self.sha256 = file.sha256
-        self.files = (*file.files, *files_of(samples))
+        self.sha256 = file.sha256  # of the model file; a model in memory is written to a scratch file first
+        self.files = (*file.files, *files_of(samples))  # the model and the samples, as far as they are files
         self._file = file
         self._folder, self._target = folder, target
         self._kept: Path | None = None

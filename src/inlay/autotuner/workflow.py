@@ -196,14 +196,9 @@ class _Device:
             raise UsageError(f"measure returned {repr(found)[:60]} where milliseconds are needed") from None
 
 
-_DOUBTED = 6
-"""Exceptions in a row, two for each of three schemes, after which the function is doubted."""
-
-_ASKED = 6
-"""Exceptions in a row for a model that had been measured before, after which the function is broken."""
-
-_TOLD = 3
-"""Reasons of failed readings that are told one by one."""
+_DOUBTED = 6  # exceptions in a row, two for each of three schemes, after which the function is doubted
+_ASKED = 6  # exceptions in a row for a model that had been measured before, after which the function is broken
+_TOLD = 3  # reasons of failed readings that are told one by one
 
 
 def _told(error: Exception) -> str:

@@ -40,8 +40,7 @@ from inlay.types import Placement, Port, QParams, QType
 
 _SCALES, _ZEROS = "inlay.scales", "inlay.zero_points"
 
-Options = Mapping[str, Mapping[Method, QParams]]
-"""By domain, the qparams that each method gives."""
+Options = Mapping[str, Mapping[Method, QParams]]  # by domain, the qparams that each method gives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,9 +273,6 @@ class RangeProbe:
         prepared: the model; the qparams of activations of its target's usual type are inputs.
         domains: by value, the domain whose qparams it shares; a value that shares with none may be missing.
 
-    Attributes:
-        domains: those whose qparams are inputs, in the order of the model.
-
     Raises:
         CompileFailed: it cannot be built; where somebody helps, when it first runs.
         ModelError: the placement does not fit the model.
@@ -289,6 +285,7 @@ class RangeProbe:
         _correct(proto, [p for p, q in placement if q is QType.INT32], placement, table)
         self._qtype = prepared.rules.activation
         quantized = {prepared.graph.value_of(p) for p, _ in placement}
+        # those whose qparams are inputs, in the order of the model
         self.domains = _qparams_to_inputs(proto, quantized, domains, self._qtype)
         self._session = SharedSession(proto, prepared.store, optimize=True, fuse_qdq=False)
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 AUTO_MASK, NO_MASK = "auto", "none"
 """In place of the name of an input that says which positions are padding: found by a rule, or there is none."""
 
-Feed = dict[str, np.ndarray]
-"""One array per model input, by name."""
+Feed = dict[str, np.ndarray]  # one array per model input, by name
 
 Joins = Mapping[str, tuple[tuple[int, ...] | None, ...]]
 """What a model joins into its outputs, by name: for each axis one number for each index, equal where the same values

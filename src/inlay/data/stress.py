@@ -62,8 +62,7 @@ class StressSet:
         return tuple(dict.fromkeys(v.name for v in self.variations))
 
 
-NO_STRESS = StressSet()
-"""Nothing is varied."""
+NO_STRESS = StressSet()  # nothing is varied
 
 
 def stress_set(

@@ -44,8 +44,7 @@ from inlay.targets.preconditions import preconditions_of
 from inlay.targets.registry import create, known_operators
 from inlay.trial import counted
 
-Stage = Callable[[str], None]
-"""Hears what is done next."""
+Stage = Callable[[str], None]  # hears what is done next
 
 
 def explain(
@@ -156,23 +155,14 @@ def explain(
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """A model with its profile and its latency in nanoseconds.
+    """A model with its profile and its latency in nanoseconds."""
 
-    Attributes:
-        model: that was profiled.
-        executed: its profile, by its nodes.
-        latency_ns: of an inference.
-        operators: the profile, by the operators of its plain form.
-        graph: that form.
-        factor: that the profile was scaled by.
-    """
-
-    model: ir.Model
-    executed: Executed
-    latency_ns: float
-    operators: Executed
-    graph: ir.Graph
-    factor: float = 1.0
+    model: ir.Model  # that was profiled
+    executed: Executed  # its profile, by its nodes
+    latency_ns: float  # of an inference
+    operators: Executed  # the profile, by the operators of its plain form
+    graph: ir.Graph  # that form
+    factor: float = 1.0  # that the profile was scaled by
 
 
 def _as_given(

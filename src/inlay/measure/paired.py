@@ -23,11 +23,8 @@ from numpy.typing import ArrayLike
 from inlay.measure import policy
 from inlay.trial import LEVEL, Interval
 
-MIN_PAIRS = 6
-"""Below six pairs no 95 % signed-rank interval exists: 2 / 2^5 > 0.05."""
-
-_LEAST_OF_A_PROCESS = 3
-"""Blocks of a process whose center says something."""
+MIN_PAIRS = 6  # below six pairs no 95 % signed-rank interval exists: 2 / 2^5 > 0.05
+_LEAST_OF_A_PROCESS = 3  # blocks of a process whose center says something
 _MAD = 1.4826  # standard deviations in a median absolute deviation, of normal values
 _HL_VARIANCE = np.pi / 3.0  # of a Hodges-Lehmann estimate, in that of a mean, for normal values
 _STANDARD_ERRORS = 3.0  # by which a gain must be exceeded: one false accept in about 700 (normal distribution)

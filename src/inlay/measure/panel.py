@@ -21,17 +21,11 @@ Rows = Mapping[str, Artifact]  # files by row of the table, the given model firs
 
 @dataclass(frozen=True, eq=False)
 class Readings:
-    """Readings of files on targets, in blocks that all of them share.
+    """Readings of files on targets, in blocks that all of them share."""
 
-    Attributes:
-        cells: row and column of each model in a block.
-        timing: of the blocks.
-        failed: cells that failed, with the reason.
-    """
-
-    cells: tuple[tuple[str, str], ...]
-    timing: Timing
-    failed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    cells: tuple[tuple[str, str], ...]  # row and column of each model in a block
+    timing: Timing  # of the blocks
+    failed: Mapping[tuple[str, str], str] = field(default_factory=dict)  # cells that failed, with the reason
 
     @property
     def blocks(self) -> int:

@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _TASKS = "/proc/self/task"
-_ALONE = 0.02
-"""Of the busiest thread's processor time: what others run meanwhile where it computes alone."""
+_ALONE = 0.02  # of the busiest thread's processor time: what others run meanwhile where it computes alone
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,6 @@ class Meter:
         journal: keeps each block, and returns those of an interrupted run.
         seed: of the order of models within blocks.
         left_s: seconds that races may still take: no further look is begun that would not be over by then.
-
-    Attributes:
-        protocol: how to measure.
-        waited_s: seconds waited for the machine to be quiet.
     """
 
     def __init__(
@@ -56,12 +52,12 @@ class Meter:
         self._worker = worker
         self._journal = journal
         self._feed = feed
-        self.protocol = protocol
+        self.protocol = protocol  # how to measure
         self._seed = seed
         self._sleep = sleep
         self._clock = clock
         self._left_s = left_s
-        self.waited_s = 0.0
+        self.waited_s = 0.0  # seconds waited for the machine to be quiet
 
     def measure(self, kind: str, artifacts: Sequence[Artifact], blocks: int) -> np.ndarray:
         """Readings of at least ``blocks`` blocks without drift, recorded ones first; shape (blocks, models), ns.

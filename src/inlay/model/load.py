@@ -64,8 +64,7 @@ class ModelFile:
         return (self.path, *self.external)
 
 
-ModelSource = str | Path | onnx.ModelProto
-"""A model as callers give it."""
+ModelSource = str | Path | onnx.ModelProto  # A model as callers give it
 
 
 def load(source: ModelSource) -> ModelFile:

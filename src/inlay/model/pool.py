@@ -20,8 +20,7 @@ import onnx
 from inlay.errors import InlayError
 from inlay.model.store import WeightStore
 
-POOLED_FROM_S = 10.0
-"""Seconds of work from which on a pool is opened: a process, and a model's way to it, take a few."""
+POOLED_FROM_S = 10.0  # seconds of work from which on a pool is opened: a process, and a model's way to it, take a few
 
 T = TypeVar("T")
 

@@ -26,8 +26,7 @@ from inlay.model.guard import Guard, Limits, answer_calls
 T = TypeVar("T")
 TRAVELS = "arguments_travel"
 """Attribute of functions whose arguments go to another process: they cannot be changed here."""
-_MOST_SOURCE = 1 << 20
-"""Bytes of a file of source, at most: what is larger is data."""
+_MOST_SOURCE = 1 << 20  # bytes of a file of source, at most: what is larger is data
 _LONGEST_S = 7 * 86_400.0
 """Seconds of a call without a budget: as long as it takes; a socket has no longer limit for certain."""
 

@@ -14,11 +14,8 @@ from typing import NamedTuple
 from inlay.patterns.canonical import canonical_order
 from inlay.patterns.node_facts import hash_bytes, hash_text
 
-NO_SOURCE = -1
-"""In place of a vertex: a constant with one reader, which is part of its port."""
-
-_IN_CHILD = 0xC411D
-"""Label of the edge from a node to its child region; part of every cached signature."""
+NO_SOURCE = -1  # in place of a vertex: a constant with one reader, which is part of its port
+_IN_CHILD = 0xC411D  # label of the edge from a node to its child region; part of every cached signature
 
 _REMEMBERED_NODES, _REMEMBERED_FORMS = 256, 1024
 """Nodes up to which a form is remembered (larger regions hardly repeat), and how many forms are."""

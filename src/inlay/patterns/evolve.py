@@ -34,27 +34,20 @@ _ENUMERABLE_POINTS = 12
 
 
 class PatternSearch:
-    """The search of one pattern: what is queued, tried and measured.
-
-    Attributes:
-        pattern: the pattern.
-        sampler: draws schemes once the queue is empty.
-        queue: schemes to try before any is drawn, with how they were made; the last one is next.
-        speedups: over the float baseline, of measured schemes; None for a start that was not measured itself.
-        tried: schemes that need not be tried again.
-        drawn: number of schemes whose placement was new.
-    """
+    """The search of one pattern: what is queued, tried and measured."""
 
     def __init__(
         self, pattern: RegionPattern, sampler: SchemeSampler, given: Sequence[tuple[InsertionScheme, str]]
     ) -> None:
-        self.pattern = pattern
-        self.sampler = sampler
+        self.pattern = pattern  # the pattern
+        self.sampler = sampler  # draws schemes once the queue is empty
         every = InsertionScheme(frozenset(pattern.points))
+        # schemes to try before any is drawn, with how they were made; the last one is next
         self.queue = [(InsertionScheme(), "none"), (every, "all"), *reversed(given)]
+        # over the float baseline, of measured schemes; None for a start that was not measured itself
         self.speedups: dict[InsertionScheme, float | None] = {}
-        self.tried: set[InsertionScheme] = set()
-        self.drawn = 0
+        self.tried: set[InsertionScheme] = set()  # schemes that need not be tried again
+        self.drawn = 0  # number of schemes whose placement was new
 
     def copy(self) -> PatternSearch:
         """Another one with the same state, which draws the same schemes and leaves this one as it is."""

@@ -21,8 +21,7 @@ from inlay.model.graph import Graph
 MAX_NESTING = 8
 """Blocks with more levels of blocks inside are dissolved: this bounds the number of regions that a node is in."""
 
-NO_BLOCK = -1
-"""In place of a block's index."""
+NO_BLOCK = -1  # in place of a block's index
 
 _FLOATS = frozenset(
     {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.UNDEFINED}

@@ -19,8 +19,7 @@ from inlay.patterns.node_facts import NodeDescriber, NodeFacts, Read
 from inlay.patterns.tree import LiveRange, Region, RegionType, leaves_region
 from inlay.types import Port
 
-_SUMMARY_NODES, _SUMMARY_WORDS = 64, 12
-"""Most nodes that a summary looks at, and most operators that it names."""
+_SUMMARY_NODES, _SUMMARY_WORDS = 64, 12  # most nodes that a summary looks at, and most operators that it names
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -25,11 +25,7 @@ GROUP_MOVE = "Concat group"
 
 
 class SchemeSampler:
-    """Draws schemes of one pattern, by its points and its Concat groups.
-
-    Attributes:
-        group_samples: number of recorded schemes that set or cleared a Concat group.
-    """
+    """Draws schemes of one pattern, by its points and its Concat groups."""
 
     def __init__(
         self,
@@ -43,7 +39,7 @@ class SchemeSampler:
         self._config = config
         self._rng = rng
         self._flips: list[InsertionPoint] = []
-        self.group_samples = 0
+        self.group_samples = 0  # number of recorded schemes that set or cleared a Concat group
 
     def group_probability(self, drawn: int) -> float:
         """Probability that the next scheme sets or clears a Concat group, after ``drawn`` schemes.

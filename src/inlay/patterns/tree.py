@@ -29,8 +29,7 @@ from inlay.patterns.leaves import LeafSequence, find_sequences
 from inlay.space.rules import Rules
 from inlay.space.units import Unit
 
-LeafRange = tuple[int, int]
-"""Half-open range of leaf indices."""
+LeafRange = tuple[int, int]  # half-open range of leaf indices
 
 _NONE = -1  # in place of a leaf index
 
@@ -173,8 +172,7 @@ def find_regions(graph: Graph, units: Collection[Unit], rules: Rules, config: Co
     return _build(graph, _Draft(0, RegionType.ROOT, _flatten(content[NO_BLOCK])))
 
 
-RegionGroup = Sequence["str | RegionGroup"]
-"""A region that the user supplies: names of its nodes, or its child regions."""
+RegionGroup = Sequence["str | RegionGroup"]  # A region that the user supplies: names of its nodes, or its child regions
 
 
 def regions_of_groups(graph: Graph, groups: Iterable[RegionGroup], config: Config) -> RegionTree:

@@ -31,8 +31,7 @@ from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Interval
 
-RUN: Fact[Figures] = Fact("run", partial(made, Figures), asdict)
-"""What a run that is over found, by label."""
+RUN: Fact[Figures] = Fact("run", partial(made, Figures), asdict)  # what a run that is over found, by label
 _UNSTATED = Doubt("the file for all targets is a candidate for which nothing was stated beforehand")
 
 

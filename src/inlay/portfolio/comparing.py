@@ -45,27 +45,18 @@ _Judged = Mapping[tuple[str, str], Accuracy | str]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Comparison:
-    """A command for one model and several targets, on which it judges and times files; see :func:`open_comparison`.
+    """A command for one model and several targets, on which it judges and times files; see :func:`open_comparison`."""
 
-    Attributes:
-        held: what it holds open.
-        asked: for all targets.
-        inputs: what the runs work with.
-        specs: the targets by label.
-        others: installed targets that cannot be used, with the reason: one of ``specs`` is to be chosen, so that the
-            given model may be outside the bound on another one. None where one file is wanted for all of ``specs``: the
-            given model is what a user has there, whatever their own precision loses.
-        fingerprints: of the targets.
-        rng: draws orders of measurements.
-    """
-
-    held: Portfolio
-    asked: TuneRequest
-    inputs: RunInputs
-    specs: Mapping[str, TargetSpec]
+    held: Portfolio  # what it holds open
+    asked: TuneRequest  # for all targets
+    inputs: RunInputs  # what the runs work with
+    specs: Mapping[str, TargetSpec]  # the targets by label
+    # installed targets that cannot be used, with the reason: one of `specs` is to be chosen, so that the given model
+    # may be outside the bound on another one. None where one file is wanted for all of `specs`: the given model is what
+    # a user has there, whatever their own precision loses.
     others: Mapping[str, str] | None
-    fingerprints: Mapping[str, Fingerprint]
-    rng: np.random.Generator
+    fingerprints: Mapping[str, Fingerprint]  # of the targets
+    rng: np.random.Generator  # draws orders of measurements
     _references: dict[tuple[str, str], Sequence[Outputs]] = field(default_factory=dict)
 
     @property

@@ -12,8 +12,7 @@ from inlay.run.result import NO_DOUBT, Doubt, exit_code, speedup_json
 from inlay.targets.base import TargetSpec
 from inlay.trial import Interval
 
-FILES = "pipeline"
-"""The folder of what is delivered, in that of the results."""
+FILES = "pipeline"  # the folder of what is delivered, in that of the results
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,7 @@ from functools import cache
 
 from inlay.trial import noise_of
 
-Choice = tuple[int, ...]
-"""Of each part, the number of its point."""
+Choice = tuple[int, ...]  # of each part, the number of its point
 
 
 @dataclass(frozen=True)

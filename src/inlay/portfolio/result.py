@@ -14,10 +14,8 @@ from inlay.run.result import NO_DOUBT, Doubt, exit_code, speedup_json
 from inlay.targets.base import Artifact, Fingerprint, TargetSpec
 from inlay.trial import Accuracy, Interval
 
-GIVEN = "given"
-"""The row of the model as it was given."""
-ONE = "one for all"
-"""The row of the single file for all targets."""
+GIVEN = "given"  # the row of the model as it was given
+ONE = "one for all"  # the row of the single file for all targets
 
 
 # --- one model, several targets --------------------------------------------------------------------------------------

@@ -21,8 +21,7 @@ from inlay.quant.transfer import transfer
 from inlay.targets.base import Artifact, Feed
 from inlay.types import Placement, QParams, QType
 
-INPUT_QDQ = "input-qdq"
-"""Names the placement of a model that came quantized."""
+INPUT_QDQ = "input-qdq"  # names the placement of a model that came quantized
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,14 +35,9 @@ OWN_DB = 6.0
 """By how much a part that cannot be divided may differ more than the given one does from itself with other last bits:
 files whose operators work on integers have no floats within."""
 
-NUDGED_ELEMENTS = 8
-"""Elements from which on a vector of a file gets other last bits: smaller ones may be sizes."""
-
-LEAST_DB = 10.0
-"""SQNR below which two models are never the same: lost activations gave -1.7 to 5 dB."""
-
-FAN = 8
-"""Parts that one is divided into: three steps down are 500, and each part is run once."""
+NUDGED_ELEMENTS = 8  # elements from which on a vector of a file gets other last bits: smaller ones may be sizes
+LEAST_DB = 10.0  # SQNR below which two models are never the same: lost activations gave -1.7 to 5 dB
+FAN = 8  # parts that one is divided into: three steps down are 500, and each part is run once
 
 _INTEGER = ("QLinear", "QGemm")
 """Beginnings of the names of operators that read scales beside integers, and give integers."""

@@ -53,8 +53,7 @@ _PAID_GAIN_DB = 1.5  # ... where it costs Mul nodes: 21 of them take 3 % of a BE
 _CHANGING = 3  # making a model with scales, and having its Mul nodes in low precision, in judgements of one mode
 _EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 100
 
-Scales = Mapping[str, tuple[float, ...]]
-"""By value, what each of its channels is divided by."""
+Scales = Mapping[str, tuple[float, ...]]  # by value, what each of its channels is divided by
 
 
 @dataclass(frozen=True, eq=False)

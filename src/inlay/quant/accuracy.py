@@ -57,8 +57,7 @@ there costs a look at the next model only. By simulation with the samples of ten
 the apart samples alone, and many more of those that keep it."""
 _LOST_DB = 20.0  # with more, what one number stands for differs little
 _QUIET = 0.1  # of the mean energy of a part, that it has at least where single samples are compared
-EXACT_DB = 300.0
-"""SQNR of identical outputs: a finite number, so that it can be compared, averaged and written as JSON."""
+EXACT_DB = 300.0  # SQNR of identical outputs: a finite number, so that it can be compared, averaged and written as JSON
 
 
 class Judge:
@@ -75,12 +74,6 @@ class Judge:
             a little: what counts is the worse of the figures of these and of all. None where there is no difference.
         parts: how outputs are divided, as another judge of the same model found; None to find out.
         task: what the model is for; None where that is not sure.
-
-    Attributes:
-        bound: as it was given.
-        parts: how they are divided.
-        silent: parts and outputs that are left out, since they are one and the same number on all samples.
-        remark: what people should know of the metric; empty for nothing.
 
     Raises:
         ModelError: an output is no tensor.
@@ -106,20 +99,22 @@ class Judge:
         self._padding = Padding.of(samples.feeds[: len(reference)], reference, samples.mask)
         self._wanted = self._padding.without_each(reference)
         self._labels = samples.labels
-        self.bound = bound
+        self.bound = bound  # as it was given
         named = task is not None and bound.metric == task.name
         self._metric = task.figures[0].agreement if task is not None and named else metric
         self._confidence = confidence
         self._apart = len(reference) if apart is None else apart
         self.task = task
         whole = self._padding.outputs
+        # how they are divided
         self.parts = Parts.of(self._wanted, samples.joins, whole, samples.ends) if parts is None else parts
         self._divided = [self.parts.split(outputs) for outputs in self._wanted]
         first = self._divided[0] if reference else {}
+        # parts and outputs that are left out, since they are one and the same number on all samples
         self.silent = _silent(self._divided)
         self._decisions = frozenset(n for n, y in first.items() if _decides(y.dtype))
         self.float_metric = self._in_float()
-        self.remark = ""
+        self.remark = ""  # what people should know of the metric; empty for nothing
 
     @classmethod
     def of_model(cls, model: ir.Model, feeds: Sequence[Feed], reference: Sequence[Outputs], mask: str) -> Judge:

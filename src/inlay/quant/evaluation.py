@@ -38,8 +38,7 @@ _MOST_NAMES = 64
 _MOST_SAMPLES = 10_000_000
 _MEAN_DIFFERS = 1e-4
 """Relative difference of a value from the mean of its samples beyond which it is another figure: people round."""
-_LINES = 200
-"""From the end of what a program printed, among which its answer is looked for."""
+_LINES = 200  # from the end of what a program printed, among which its answer is looked for
 _SHOWN = 60
 
 

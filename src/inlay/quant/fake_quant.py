@@ -214,8 +214,7 @@ def _switched(
         reads.update(dict.fromkeys(switch.ports, read))
 
 
-_Step = tuple[str, Sequence[str], Sequence[str], dict[str, Any]]
-"""A node: operator, inputs, outputs and attributes."""
+_Step = tuple[str, Sequence[str], Sequence[str], dict[str, Any]]  # A node: operator, inputs, outputs and attributes
 
 
 def _rounding(

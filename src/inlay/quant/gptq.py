@@ -24,10 +24,8 @@ from inlay.types import QParams, QType
 
 DAMPING = 0.05
 """Share of the mean power that is added to each input: what few samples say of alike values is not believed fully."""
-_BLOCK = 64
-"""Inputs after which all the others are moved, in one product."""
-MOST_ROWS = 4096
-"""Rows or windows of one sample that count at most, spread over all by a seeded draw."""
+_BLOCK = 64  # inputs after which all the others are moved, in one product
+MOST_ROWS = 4096  # rows or windows of one sample that count at most, spread over all by a seeded draw
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,7 @@ def _some(count: int) -> np.ndarray:
     return np.sort(np.random.default_rng(count).choice(count, MOST_ROWS, replace=False))
 
 
-Moments = Mapping[Window, np.ndarray]
-"""``sum x x'`` by window, each of shape (groups, inputs, inputs)."""
+Moments = Mapping[Window, np.ndarray]  # `sum x x'` by window, each of shape (groups, inputs, inputs)
 
 
 @dataclass(frozen=True)
@@ -224,8 +221,7 @@ class Rounding:
         return cls(found)
 
 
-NEAREST = Rounding()
-"""Every weight to its nearest integers."""
+NEAREST = Rounding()  # every weight to its nearest integers
 
 
 def scale_digest(params: QParams) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-PARTS = 4
-"""Parts of a divided group: half the levels, and so fewer questions about large groups, than with halves."""
+PARTS = 4  # parts of a divided group: half the levels, and so fewer questions about large groups, than with halves
 
 M = TypeVar("M")
 

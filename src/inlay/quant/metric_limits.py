@@ -20,18 +20,15 @@ from inlay.errors import InlayError
 from inlay.quant.tolerance import CONFIDENCE
 from inlay.trial import counted
 
-Method = Literal["exact", "bootstrap", "none"]
-"""Where a limit comes from; ``none``: there is no limit."""
+Method = Literal["exact", "bootstrap", "none"]  # where a limit comes from; `none`: there is no limit
 
 LEAST_RESAMPLED = 20
 """Samples of a bootstrap: limits of the mean of skewed values hold in 86 to 97 % of draws of 20 and more, in 76 to 87 %
 of draws of 8, by simulation (normal, exponential, lognormal), where 95 % are stated."""
 _RESAMPLES = (999, 199)
 """Draws of a bootstrap: with the original, limits of 95 % are order statistics of 1000, or 200 of a slow metric."""
-_RESAMPLING_S = 60.0
-"""Seconds for all draws, beside the minutes that a run takes."""
-_MOST_NEEDED = 100_000
-"""Samples beyond which a number that would be needed helps nobody."""
+_RESAMPLING_S = 60.0  # seconds for all draws, beside the minutes that a run takes
+_MOST_NEEDED = 100_000  # samples beyond which a number that would be needed helps nobody
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -31,12 +31,10 @@ from inlay.data import Ends, Feed, Joins, Padding
 from inlay.model.joins import groups_apart
 from inlay.quant.metrics import Outputs, difference, power
 
-JOINED_GAP = 3.0
-"""10 dB: where values are joined, with one scale for all, the smaller one has that much less."""
+JOINED_GAP = 3.0  # 10 dB: where values are joined, with one scale for all, the smaller one has that much less
 LEAST_ODDS = 1e-4
 """Probabilities below are taken for this, as are those as near to 1: what only they differ by is for nobody to see."""
-_MOST_PROBABILITIES = 8
-"""Of a sample. Of many classes, the largest decides."""
+_MOST_PROBABILITIES = 8  # of a sample. Of many classes, the largest decides.
 _LEAST_SURE = 0.5
 """Root mean square of log odds, at least: whatever is all but a half everywhere, as of weights that nobody trained, has
 no odds whose noise could be compared with them."""
@@ -143,9 +141,6 @@ class Reference:
         mask: as of ``Samples``.
         parts: how outputs are divided.
         names: of the outputs and parts that are compared; by default all floats.
-
-    Attributes:
-        signal: energy of each of them in each sample, where it is finite: shape (samples, names).
     """
 
     def __init__(
@@ -160,6 +155,7 @@ class Reference:
         self._wanted = [parts.split(each) for each in self._padding.without_each(outputs)]
         first = self._wanted[0] if self._wanted else {}
         self.names = [n for n, a in first.items() if a.dtype.kind == "f"] if names is None else names
+        # energy of each of them in each sample, where it is finite: shape (samples, names)
         self.signal = np.array([[power(want[n]) for n in self.names] for want in self._wanted])
 
     def noise(self, index: int, outputs: Outputs) -> np.ndarray:

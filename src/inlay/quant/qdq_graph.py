@@ -21,14 +21,11 @@ class QDQGraph:
     Args:
         graph: edited in place; larger weights are references into ``store``.
         unique: derives from a wished name one that the graph does not use yet.
-
-    Attributes:
-        inverses: how to have back the constants that were set, by name.
     """
 
     def __init__(self, graph: onnx.GraphProto, store: WeightStore, unique: Callable[[str], str]) -> None:
         self.graph, self.unique = graph, unique
-        self.inverses: dict[str, Inverse] = {}
+        self.inverses: dict[str, Inverse] = {}  # how to have back the constants that were set, by name
         self._store = store
         self.producers = {v: n for n in graph.node for v in n.output}
         self.uses = Counter(v for n in graph.node for v in n.input) + Counter(o.name for o in graph.output)

@@ -130,26 +130,19 @@ def _nanoseconds(data: float) -> float:
     return float(data)
 
 
-BASELINE_NS = Fact("baseline_ns", _nanoseconds)
-"""Median latency of the given model, nanoseconds."""
+BASELINE_NS = Fact("baseline_ns", _nanoseconds)  # median latency of the given model, nanoseconds
 SAMPLES: Fact[tuple[int, int]] = Fact("samples", lambda data: (int(data[0]), int(data[1])), list)
 """Samples that candidates are judged on, and the winner."""
-PARTS = Fact("parts", str)
-"""Digest of the parts that outputs are compared in, see :func:`digest_of`."""
-CALIBRATION_SAMPLES = Fact("calibration_samples", int)
-"""Samples that qparams come from."""
-VARIATIONS = Fact("variations", int)
-"""Variations of samples that models are judged on."""
-HURRIED = Fact("hurried", bool)
-"""Whether the anchors took half of the search's time."""
-HURRIES = Fact("hurries", bool)
-"""Whether there may have been time for one anchor only."""
+PARTS = Fact("parts", str)  # digest of the parts that outputs are compared in, see `digest_of`
+CALIBRATION_SAMPLES = Fact("calibration_samples", int)  # samples that qparams come from
+VARIATIONS = Fact("variations", int)  # variations of samples that models are judged on
+HURRIED = Fact("hurried", bool)  # whether the anchors took half of the search's time
+HURRIES = Fact("hurries", bool)  # whether there may have been time for one anchor only
 DONE: Fact[float] = Fact(
     "done", lambda data: math.inf if data is None else float(data), lambda found: None if math.isinf(found) else found
 )
 """The budget in seconds of a session that ended since hardly anything was left to find; a larger one looks further."""
-SPARE = Fact("spare", bool)
-"""Whether there was time for anchors that are not expected to gain."""
+SPARE = Fact("spare", bool)  # whether there was time for anchors that are not expected to gain
 USUAL_REWRITES: Fact[RewriteChoice] = Fact("usual_rewrites", _rewrite_choice, _rewrites_as_json)
 """The rewrites that pay by the processor's table, where there was no time to profile them."""
 KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", lambda data: {key: float(ns) for key, ns in data.items()})
@@ -160,14 +153,12 @@ PRICED: Fact[np.ndarray] = Fact(
     lambda found: [None if np.isnan(ns) else ns for ns in found.tolist()],
 )
 """Nanoseconds of each parameter of the cost model by the processor's table; empty without a table."""
-OPAQUE: Fact[str] = Fact("opaque", str)
-"""Why the given model was taken as it is, Q/DQ nodes included."""
+OPAQUE: Fact[str] = Fact("opaque", str)  # why the given model was taken as it is, Q/DQ nodes included
 SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)
 """What the pairs of a Q/DQ model clip, as operators of its float model, by node."""
 EQUALIZATION: Fact[Scales] = Fact("equalization", lambda data: {v: tuple(map(float, s)) for v, s in data.items()})
 """What the channels of activations are divided by, for the products that read them."""
-OUTLIERS_LEFT = Fact("outliers_left", bool)
-"""Whether there was no time to find these."""
+OUTLIERS_LEFT = Fact("outliers_left", bool)  # whether there was no time to find these
 FROZEN: Fact[dict[str, int]] = Fact("frozen", lambda data: {name: int(size) for name, size in data.items()})
 """Sizes of the dynamic dimensions that were fixed, by symbol."""
 FIXED_VALUES: Fact[dict[str, Any]] = Fact("fixed", dict)
@@ -176,8 +167,7 @@ ROUNDS_FLOATS = Fact("rounds_floats", bool)
 """Whether the target's own outputs of the given model differ from float32, so that accuracy is against those."""
 PRECISION: Fact[PrecisionChoice] = Fact("precision", PrecisionChoice.from_json, PrecisionChoice.as_json)
 """Whether the run is in the target's own precision or in float32; none where there was nothing to choose."""
-MAX_OPSET = Fact("max_opset", int)
-"""The newest opset that written models may have, where there is a limit."""
+MAX_OPSET = Fact("max_opset", int)  # the newest opset that written models may have, where there is a limit
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)
 """How ranges are chosen and biases corrected."""
 _ROUNDING = "rounding"
@@ -216,12 +206,10 @@ PROBE_BUDGET: Fact[ProbeBudget] = Fact("probing", ProbeBudget.from_json, ProbeBu
 """How many noise probes fit into their share of the budget."""
 SENSITIVITY = Fact("sensitivity", _sensitivity, asdict)
 """Noise of every source alone; empty where the probe model does not run."""
-NOISE = Fact("noise", _powers)
-"""Noise of one placement, by its digest; empty where the probe model does not run."""
+NOISE = Fact("noise", _powers)  # noise of one placement, by its digest; empty where the probe model does not run
 GRAPH = Fact("graph", str)
 """Digest of the graph that the runtime makes of one candidate, by its key; empty where the target cannot tell."""
-SIZE = Fact("size", int)
-"""Bytes of one candidate as a file of its own, by its key."""
+SIZE = Fact("size", int)  # bytes of one candidate as a file of its own, by its key
 MEMORY = Fact("memory", int)
 """Bytes that a session of one candidate takes at most, by its key; of those that were measured in fresh processes."""
 PROFILE = Fact("profile", kernel_times, _kernels_as_json)

@@ -31,8 +31,7 @@ from inlay.targets.registry import create, in_float32
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial, shown_sqnr
 from inlay.types import Placement
 
-_HANG_FACTOR = 3.0
-"""Times that timing the given model in float32 may take what it should, before its calls are ended."""
+_HANG_FACTOR = 3.0  # times that timing the given model in float32 may take what it should, before its calls are ended
 
 
 @dataclass(frozen=True, eq=False)

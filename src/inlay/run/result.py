@@ -91,8 +91,7 @@ class Doubt:
         return f"{word}: {self.note}" if self.note else ""
 
 
-NO_DOUBT = Doubt()
-"""The bound is shown, or there is none."""
+NO_DOUBT = Doubt()  # the bound is shown, or there is none
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,10 @@ from inlay.targets.base import Artifact
 from inlay.trial import Accuracy
 from inlay.types import Placement
 
-_SPARE = 0.8
-"""Share of the allowed fall that the search aims at: the relation of few models is a rough one."""
-_MOST_DB = 40.0
-"""Beyond, hardly anything is in 8 bits."""
-_STEP_DB = 1.0
-"""What is asked for beyond a recipe that breaks the bound, at least."""
-_BELOW_DB = 0.1
-"""How far below the SQNR of one that keeps it others may be."""
+_SPARE = 0.8  # share of the allowed fall that the search aims at: the relation of few models is a rough one
+_MOST_DB = 40.0  # beyond, hardly anything is in 8 bits
+_STEP_DB = 1.0  # what is asked for beyond a recipe that breaks the bound, at least
+_BELOW_DB = 0.1  # how far below the SQNR of one that keeps it others may be
 
 
 def steered(session: Session, given: Given, model: Calibrated) -> Given:

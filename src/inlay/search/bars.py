@@ -35,16 +35,13 @@ class Bars:
 
     Args:
         graph: the units.
-
-    Attributes:
-        found: those to blame, in the order in which they were found.
     """
 
     def __init__(self, graph: UnitGraph) -> None:
         self._graph = graph
         self._barred = np.zeros((len(graph.units), 2 + len(graph.forms)), bool)
         self._failed: Counter[tuple[str, int]] = Counter()
-        self.found: list[Barred] = []
+        self.found: list[Barred] = []  # those to blame, in the order in which they were found
 
     def add(self, unit: int, label: int, ran: Sequence[np.ndarray], refused: bool = True) -> None:
         """A model failed because of a unit in a label: bar it.

@@ -38,8 +38,7 @@ class Strategy(Protocol):
         ...
 
 
-Dialogue = Generator[Proposal, Trial, None]
-"""A strategy written as a generator: ``trial = yield proposal``."""
+Dialogue = Generator[Proposal, Trial, None]  # A strategy written as a generator: `trial = yield proposal`
 
 
 class Scripted:
@@ -112,15 +111,12 @@ class LazyStrategy:
     Args:
         name: for people.
         make: makes the strategy, such as an ``Evolve`` that starts from the incumbent of that moment.
-
-    Attributes:
-        strategy: what was made; None before the first ``ask``.
     """
 
     def __init__(self, name: str, make: Callable[[], Strategy]) -> None:
         self.name = name
         self._make = make
-        self.strategy: Strategy | None = None
+        self.strategy: Strategy | None = None  # what was made; None before the first `ask`
 
     def ask(self) -> Proposal | None:
         """The next proposal of the strategy."""

@@ -19,10 +19,8 @@ from inlay.types import Placement
 FLOAT, FULL_INT8, CONV_MATMUL = "float", "full-int8", "conv-matmul"
 """Names of the anchors, which results and recipes use too: the normalized model without Q/DQ nodes, every selectable
 unit, and units with a weight only. A target's further precisions have an anchor each, by their names."""
-ORIGINAL = "original"
-"""Name of the model as it was given, which every speed-up refers to."""
-_FIRST = (FLOAT, CONV_MATMUL)
-"""Anchors in order, where most weights are those of products; the others follow."""
+ORIGINAL = "original"  # name of the model as it was given, which every speed-up refers to
+_FIRST = (FLOAT, CONV_MATMUL)  # anchors in order, where most weights are those of products; the others follow
 
 
 class Anchors(Scripted):
@@ -39,9 +37,6 @@ class Anchors(Scripted):
     Where there may be time for one anchor only (``hurries``), that is not float, which comes last then: in transformers
     what is quantized at run time, which needs no ranges and keeps most bounds; elsewhere the first of the others that
     is not known to be ``outside`` the bound.
-
-    Attributes:
-        trials: of the anchors so far, by name.
     """
 
     def __init__(
@@ -56,7 +51,7 @@ class Anchors(Scripted):
         outside: Callable[[Placement], bool] = lambda _: False,
     ) -> None:
         super().__init__("anchors", self._propose)
-        self.trials: dict[str, Trial] = {}
+        self.trials: dict[str, Trial] = {}  # of the anchors so far, by name
         late = not _few_rows(graph, units)
         weights = {form.name: form.weight for form in rules.forms if form.spare and late}
         self._late = {name: (weight.element, weight.block or math.inf) for name, weight in weights.items()}

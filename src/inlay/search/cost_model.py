@@ -116,24 +116,20 @@ class CostModel:
 
     ``known`` ones are the :meth:`summary` of earlier runs, ``priced`` ones those of the processor's table, by parameter
     (:class:`~inlay.search.cost_prior.CostPrior`).
-
-    Attributes:
-        parameters: what has a cost.
-        unattributed: for each profile, the share of its time in kernels without a known cause.
     """
 
     def __init__(
         self, graph: UnitGraph, known: Mapping[str, float] | None = None, priced: np.ndarray | None = None
     ) -> None:
         self.graph = graph
-        self.parameters = CostParameters(graph)
+        self.parameters = CostParameters(graph)  # what has a cost
         self._prior = CostPrior(self.parameters, known or {}, priced)
         self._prior_costs: NormalCosts | None = None
         self._posterior: CostPosterior | None = None
         self._observations: list[Observation] = []
         self._log_scales: list[float] = []  # of whole-model time over the total of its profile
         self._outside = 0.0  # nanoseconds of kernels that no parameter covers, in the last profile
-        self.unattributed: list[float] = []
+        self.unattributed: list[float] = []  # for each profile, the share of its time in kernels without a known cause
 
     @property
     def profiled(self) -> bool:

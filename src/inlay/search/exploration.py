@@ -17,40 +17,28 @@ from inlay.trial import decibels, noise_of
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A labeling that might be tried.
+    """A labeling that might be tried."""
 
-    Attributes:
-        labels: a fixed point of propagation, shape (units,).
-        paid: indices of the cost parameters that they pay.
-        origin: where they come from, for people.
-        chance: of a clear gain, as it was hoped for when they were chosen.
-    """
-
-    labels: np.ndarray
-    paid: np.ndarray
-    origin: str
-    chance: float = 0.0
+    labels: np.ndarray  # a fixed point of propagation, shape (units,)
+    paid: np.ndarray  # indices of the cost parameters that they pay
+    origin: str  # where they come from, for people
+    chance: float = 0.0  # of a clear gain, as it was hoped for when they were chosen
 
 
 class Explorer:
-    """Chooses the labeling of the largest expected improvement; ``rng`` draws Thompson samples and moves.
-
-    Attributes:
-        runners_up: labelings that promised most behind the one that was chosen last, the best first; not all of them
-            keep the noise allowance.
-        hopes: how far hopes of clear gains came true.
-        prospect: what was left to find when a labeling was chosen last; None before.
-    """
+    """Chooses the labeling of the largest expected improvement; ``rng`` draws Thompson samples and moves."""
 
     def __init__(self, surrogate: Surrogate, rng: np.random.Generator) -> None:
+        # labelings that promised most behind the one that was chosen last, the best first; not all of them keep the
+        # noise allowance
         self.runners_up: list[np.ndarray] = []
         self._surrogate = surrogate
         self._rng = rng
         self._center: np.ndarray | None = None  # the labeling that the neighbors below are neighbors of
         self._neighbors: list[Candidate] = []
         self._solved: list[Candidate] = []
-        self.hopes = Hopes()
-        self.prospect: Prospect | None = None
+        self.hopes = Hopes()  # how far hopes of clear gains came true
+        self.prospect: Prospect | None = None  # what was left to find when a labeling was chosen last; None before
 
     def most_promising(self, solve: bool) -> Candidate | None:
         """The untried labeling of the largest expected improvement that keeps the noise allowance, by a probe.

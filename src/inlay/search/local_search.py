@@ -16,10 +16,6 @@ class LocalSearch:
 
     It begins with ``labels``, in which each unit has its label. A change costs time proportional to the
     boundaries that it touches.
-
-    Attributes:
-        cost: of the current labels.
-        usage: of each limit, kept up to 1; shape (limits,).
     """
 
     def __init__(self, problem: LabelingProblem, limits: Sequence[Limit], labels: np.ndarray) -> None:
@@ -35,8 +31,9 @@ class LocalSearch:
         self._quantize_weights = (
             np.array([c.quantize for c in limits], np.float64).reshape(len(limits), boundaries).T / maximum
         )
+        # of each limit, kept up to 1; shape (limits,)
         self.usage: np.ndarray = np.array([limit.usage(problem, labels) for limit in limits], np.float64)
-        self.cost = problem.cost(labels)
+        self.cost = problem.cost(labels)  # of the current labels
 
     @property
     def labels(self) -> np.ndarray:

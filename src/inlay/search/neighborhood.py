@@ -15,15 +15,10 @@ _LEAST_NS = 1e-9
 
 
 class Move(NamedTuple):
-    """Give some units one label.
+    """Give some units one label."""
 
-    Attributes:
-        units: their indices, all selectable, in topological order.
-        label: that they get; all of them have it.
-    """
-
-    units: tuple[int, ...]
-    label: int
+    units: tuple[int, ...]  # their indices, all selectable, in topological order
+    label: int  # that they get; all of them have it
 
     def apply(self, labels: np.ndarray) -> np.ndarray:
         """``labels`` after the move."""

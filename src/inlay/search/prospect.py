@@ -11,15 +11,10 @@ from inlay.search import policy
 
 @dataclass(frozen=True)
 class Prospect:
-    """What is left to find.
+    """What is left to find."""
 
-    Attributes:
-        probability: that a model that is faster by more than :data:`~inlay.search.policy.CLEAR_GAIN` is left.
-        trials: that it takes to look for it, about.
-    """
-
-    probability: float
-    trials: int
+    probability: float  # that a model that is faster by more than `CLEAR_GAIN` is left
+    trials: int  # that it takes to look for it, about
 
     @property
     def is_unlikely(self) -> bool:

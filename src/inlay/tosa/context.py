@@ -36,30 +36,19 @@ _SUMS = frozenset({"Add", "Sub", "Sum"})
 
 
 class Context:
-    """The state of one lowering.
-
-    Attributes:
-        model: the ONNX model.
-        graph: its nodes, shapes and consumers.
-        builder: the integer graph so far.
-        quantized: exact int8 form, by ONNX value.
-        constants: quantized constants, by ONNX value.
-        unquantized: tensors that hold a value as it is (float on the host or in TOSA; int64 …), by ONNX value.
-        on_host: names of nodes that must stay on the host.
-        in_float: data movement rules see float tensors instead of quantized ones.
-        widens: float values between integer operators are held in 16 bits (:meth:`wide_qparams`).
-    """
+    """The state of one lowering."""
 
     def __init__(self, model: StaticModel, on_host: frozenset[str] = frozenset(), widens: bool = True) -> None:
-        self.model = model
-        self.graph = model.graph
-        self.builder = Builder()
-        self.quantized: dict[str, QuantizedTensor] = {}
-        self.constants: dict[str, QuantizedConstant] = {}
+        self.model = model  # the ONNX model
+        self.graph = model.graph  # its nodes, shapes and consumers
+        self.builder = Builder()  # the integer graph so far
+        self.quantized: dict[str, QuantizedTensor] = {}  # exact int8 form, by ONNX value
+        self.constants: dict[str, QuantizedConstant] = {}  # quantized constants, by ONNX value
+        # tensors that hold a value as it is (float on the host or in TOSA; int64 …), by ONNX value
         self.unquantized: dict[str, str] = {}
-        self.on_host = on_host
-        self.in_float = False
-        self.widens = widens
+        self.on_host = on_host  # names of nodes that must stay on the host
+        self.in_float = False  # data movement rules see float tensors instead of quantized ones
+        self.widens = widens  # float values between integer operators are held in 16 bits (`wide_qparams`)
         self._dequantized: dict[tuple[str, Executor], str] = {}
         self._uint8: dict[str, str] = {}
 

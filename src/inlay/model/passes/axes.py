@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from inlay.model.passes.steps import FUNCTIONS, add_constant, axes_of, constant_of, is_standard
 
-Order = tuple[int, ...]
-"""A permutation of axes."""
+Order = tuple[int, ...]  # A permutation of axes
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,7 @@ from inlay.model.passes.steps import add_constant, is_standard
 
 _ROUNDS = 16
 """Of inference and folding: each shape or branch that is known may make others behind it known; few nest deeper."""
-_CHAIN = 100
-"""Operators that a condition is computed from, at most."""
+_CHAIN = 100  # operators that a condition is computed from, at most
 _SIZES = frozenset({"Shape", "Size"})
 
 
@@ -247,8 +246,7 @@ def _pass_on(graph: ir.Graph, node: ir.Node, output: ir.Value, result: ir.Value,
     output.replace_all_uses_with(result, replace_graph_outputs=True)
 
 
-METADATA = "inlay.frozen"
-"""Under which the model says which dimensions were fixed."""
+METADATA = "inlay.frozen"  # under which the model says which dimensions were fixed
 
 
 def freeze_dimensions(model: ir.Model, sizes: Mapping[str, int], evaluate: Evaluate) -> tuple[ir.Model, int]:

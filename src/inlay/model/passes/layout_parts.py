@@ -11,11 +11,8 @@ import onnx_ir as ir
 from inlay.model.passes.axes import Order, carried, rank_of, reordered, works_along_other_than_last
 from inlay.model.passes.steps import ints, is_standard
 
-TURN_BYTES = 1024
-"""What a Transpose costs beside the bytes that it moves: as many are moved while a kernel is called."""
-
-Labels = Mapping[ir.Node, Order]
-"""The order of axes of each operator, as axes of the part that it is in."""
+TURN_BYTES = 1024  # what a Transpose costs beside the bytes that it moves: as many are moved while a kernel is called
+Labels = Mapping[ir.Node, Order]  # the order of axes of each operator, as axes of the part that it is in
 
 
 class _Frames:

@@ -89,21 +89,18 @@ class PlainGraph:
     Args:
         graph: in topological order; changed in place.
         operators: the rows.
-
-    Attributes:
-        leftovers: what stayed as it is, or lost its quantization.
-        anew: ports of weights whose scales no DequantizeLinear can state: they are float constants now.
-        equal: scales that are computed anew behind a move, and those that they equal.
-        rounded: integers of values that quantizing does not change, by those values: constants that were moved.
-        replaced: by the name of each float operator, those of the first and the last node in whose place it stands.
     """
 
     def __init__(self, graph: ir.Graph, operators: Iterable[IntegerOperator]) -> None:
         self.graph = graph
-        self.leftovers: list[Leftover] = []
+        self.leftovers: list[Leftover] = []  # what stayed as it is, or lost its quantization
+        # ports of weights whose scales no DequantizeLinear can state: they are float constants now
         self.anew: dict[Port, QType] = {}
+        # scales that are computed anew behind a move, and those that they equal
         self.equal: dict[ir.Value, ir.Value] = {}
+        # integers of values that quantizing does not change, by those values: constants that were moved
         self.rounded: dict[ir.Value, ir.Value] = {}
+        # by the name of each float operator, those of the first and the last node in whose place it stands
         self.replaced: dict[str, tuple[str, str]] = {}
         self._rows = {(row.domain, row.op_type): row for row in operators}
         self._read: dict[tuple[ir.Value, ir.Value, ir.Value | None, int | None], ir.Value] = {}

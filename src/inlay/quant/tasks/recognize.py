@@ -31,8 +31,7 @@ _SOUND = re.compile(r"audio|wav|speech|sound|pcm", re.I)
 _TEXT = re.compile(r"token|sequence|output_ids|text|sentence|hypothes", re.I)
 _LEAST_SYMBOLS, _VOCABULARY = 10, 1000
 _LEAST_VECTOR, _LEAST_SOUND, _LEAST_SIDE, _MOST_CLASSES = 16, 2048, 8, 1024
-_BLANKS = (0.3, 0.995)
-"""Share of frames that hold no symbol."""
+_BLANKS = (0.3, 0.995)  # share of frames that hold no symbol
 
 
 def recognized(reference: Sequence[Outputs], facts: Facts, wanted: str = AUTO) -> Task | None:

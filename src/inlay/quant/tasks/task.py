@@ -33,21 +33,13 @@ MOST_MOVED, MOVED_OF = 0.05, 12
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """One thing that is told of a task.
+    """One thing that is told of a task."""
 
-    Attributes:
-        name: of the figure, as of a metric.
-        agreement: computes it.
-        words: for people: of ``value`` and ``lost`` as percentages or as they are.
-        most: what may be lost, or None.
-        of_many: so many samples, at least, must be judged for that.
-    """
-
-    name: str
-    agreement: Agreement
-    words: Callable[[float, float], str]
-    most: float | None = None
-    of_many: int = 0
+    name: str  # of the figure, as of a metric
+    agreement: Agreement  # computes it
+    words: Callable[[float, float], str]  # for people: of `value` and `lost` as percentages or as they are
+    most: float | None = None  # what may be lost, or None
+    of_many: int = 0  # so many samples, at least, must be judged for that
 
     def of(self, outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> TaskFigure | None:
         """The figure of ``outputs``; None where there is nothing to tell."""
@@ -71,20 +63,13 @@ LSD = "log-spectral-distance"
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a model is for.
+    """What a model is for."""
 
-    Attributes:
-        name: as ``--task`` takes it.
-        looks: for people, with an article.
-        figures: what is told, the most important first.
-        binds: a model that loses more than a figure allows does not keep the bound.
-        layout: of a detector, by which rows of what was found are brought into the float model's order.
-    """
-
-    name: str
-    looks: str
-    figures: tuple[Figure, ...]
-    binds: bool = False
+    name: str  # as `--task` takes it
+    looks: str  # for people, with an article
+    figures: tuple[Figure, ...]  # what is told, the most important first
+    binds: bool = False  # a model that loses more than a figure allows does not keep the bound
+    # of a detector, by which rows of what was found are brought into the float model's order
     layout: Layout | None = None
 
     @property

@@ -21,15 +21,11 @@ from inlay.trial import counted
 
 _SURE_NS = 20_000.0
 """Nanoseconds of a kernel from which on one that beats its bound shows that a peak is none: clocks are no finer."""
-_ROUNDING = 1e-3
-"""Relative: what sums of rounded numbers differ by."""
+_ROUNDING = 1e-3  # relative: what sums of rounded numbers differ by
 _GAPS = 3
-_NARROW = 64
-"""Products in a sum, or sums of the same data, below which a processor's units for products are not filled."""
-_SMALL_NS = 2_000.0
-"""Nanoseconds that a product takes at its peak, below which the call around it takes longer."""
-_SHOWN = 0.01
-"""Share of the time below which a gap is not worth a name."""
+_NARROW = 64  # products in a sum, or sums of the same data, below which a processor's units for products are not filled
+_SMALL_NS = 2_000.0  # nanoseconds that a product takes at its peak, below which the call around it takes longer
+_SHOWN = 0.01  # share of the time below which a gap is not worth a name
 _SORTS = {
     "depthwise": "depthwise, so that a sum has few products",
     "grouped": "its groups have few channels",
@@ -101,8 +97,7 @@ class Ceilings:
         return self.delivered or self.in_float
 
 
-NO_CEILINGS = Ceilings()
-"""Nothing is known."""
+NO_CEILINGS = Ceilings()  # nothing is known
 
 
 @dataclass(frozen=True)

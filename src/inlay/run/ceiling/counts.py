@@ -50,8 +50,7 @@ _PARTS = frozenset(
 """Operators that read no more of their data than they write."""
 _MOVES = frozenset({"Concat", "DepthToSpace", "Expand", "Pad", "Slice", "SpaceToDepth", "Split", "Tile", "Transpose"})
 """Operators that move elements: a runtime may hand on a view instead."""
-_FUSED = 6
-"""Operators, one behind another, that one kernel takes in at most."""
+_FUSED = 6  # operators, one behind another, that one kernel takes in at most
 
 
 @dataclass(frozen=True)

@@ -34,23 +34,18 @@ from inlay.search.peaks import Peaks, Reached, peaks_of, precision_of
 from inlay.targets.base import Artifact, Capabilities, KernelTime
 from inlay.targets.registry import create
 
-SHORT_S = 1.5
-"""Seconds that the short form takes at most, the first model aside."""
-LONG_S = 22.0
-"""Seconds that ``inlay calibrate-machine`` takes for peaks at most."""
+SHORT_S = 1.5  # seconds that the short form takes at most, the first model aside
+LONG_S = 22.0  # seconds that `inlay calibrate-machine` takes for peaks at most
 _REPEATS = 7
 """Inferences in a profile: it tells the median of each kernel, which a busy moment spoils where most are hit."""
-_ROUNDS = 12
-"""Profiles of each model, in turns, as far as there is time: a busy moment spoils one."""
+_ROUNDS = 12  # profiles of each model, in turns, as far as there is time: a busy moment spoils one
 _PRODUCTS = ((128, 1024, 1024), (256, 2048, 1024), (512, 4096, 512))  # rows, depth, columns
 _CONVS = ((128, 56, 3), (512, 28, 1))  # channels, rows, window
 _STREAMED = (1 << 17, 1 << 19, 1 << 21, 1 << 23)  # elements
 _VECTORS = ((512, 512), (2048, 2048), (4096, 4096))  # depth, columns
-_LEAST = 2
-"""Models that are measured in any case: a product and a stream."""
+_LEAST = 2  # models that are measured in any case: a product and a stream
 _CHAIN = 3  # times that each operator of a stream runs
-_SURE_NS = 5_000.0
-"""Nanoseconds of a kernel from which on its rate counts: a profiler's clock has microseconds."""
+_SURE_NS = 5_000.0  # nanoseconds of a kernel from which on its rate counts: a profiler's clock has microseconds
 
 
 def has_peaks(worker: Worker) -> bool:

@@ -130,10 +130,6 @@ class Verifier:
         deadline: when no further contender is judged.
         varied: variations of the selection samples; None for none.
         weigh: what all samples say of new ones.
-
-    Attributes:
-        troubles: what failed, for people.
-        lacking: what models lacked on variations, in dB, by key.
     """
 
     def __init__(
@@ -153,8 +149,8 @@ class Verifier:
         self._rejected: list[Rejected] = []
         self._each_db: dict[str, tuple[float, ...]] = {}
         self._longest_s = 0.0
-        self.troubles: list[str] = []
-        self.lacking: dict[str, float] = {}
+        self.troubles: list[str] = []  # what failed, for people
+        self.lacking: dict[str, float] = {}  # what models lacked on variations, in dB, by key
         exact = given.trial.outcome
         if unseen is not None and isinstance(exact, Measured) and exact.accuracy.sqnr_db >= EXACT_DB:
             self._known[given.key] = exact.accuracy

@@ -27,13 +27,10 @@ from inlay.run.outputs import install
 from inlay.targets.process import Process, how_it_ended
 from inlay.trial import Failed
 
-MODEL = "{model}"
-"""Stands for the path in a program's words."""
+MODEL = "{model}"  # stands for the path in a program's words
 _FUNCTION = re.compile(r"[\w.]+:\w+")
-_LONGEST_S = 7 * 86_400.0
-"""Seconds of an evaluation without a budget: as long as it takes."""
-_UNNAMED = "score"
-"""Name of a program's number that comes without one."""
+_LONGEST_S = 7 * 86_400.0  # seconds of an evaluation without a budget: as long as it takes
+_UNNAMED = "score"  # name of a program's number that comes without one
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,25 +28,21 @@ from inlay.run.schedule import EVALUATING
 from inlay.targets.base import Artifact
 from inlay.trial import Failed, counted, noise_of
 
-EVALUATED_DB = Fact("evaluated_db", float)
-"""The SQNR of one model that was evaluated."""
+EVALUATED_DB = Fact("evaluated_db", float)  # the SQNR of one model that was evaluated
 EVALUATION: Fact[Evaluation] = Fact("evaluation", Evaluation.from_json, Evaluation.as_json)
 """The user's evaluation of one model: by ``given`` and ``given again``, or by what names a candidate."""
 STEERING_DB = Fact("steering_db", float)
 """The SQNR that the search asks for, where nothing but the user's evaluation is bounded."""
 _GIVEN, _AGAIN = "given", "given again"
-_TWICE = 0.05
-"""Share of the budget that a second evaluation of the given model may take."""
+_TWICE = 0.05  # share of the budget that a second evaluation of the given model may take
 _LEAST_S, _TIMES = 30.0, 5.0
 """An evaluation is ended after so many seconds, and so many times what the longest one took."""
 _STEP_DB, _LEAST_STEP_DB = 3.0, 0.5
 """What the next model is to have beyond one that is outside the bound: half the noise; or less, where it is known."""
-_LATEST = 2
-"""Evaluations that say what the next one takes."""
+_LATEST = 2  # evaluations that say what the next one takes
 _WHILE_CONFIRMING = 2.0
 """Evaluations that are planned for in the confirmation: of what is to be delivered, and of what takes its place."""
-_FIRST = 0.5
-"""Share of what is left of the budget after which the first one is ended."""
+_FIRST = 0.5  # share of what is left of the budget after which the first one is ended
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,15 +44,12 @@ from inlay.types import Placement
 
 _BLOCKS = 4
 """Of each micro-model: their median leaves half of the spread of one; every kind of kernel has many readings."""
-_SLOT_NS = 2_000_000
-"""Nanoseconds of one reading: short, as there are many models."""
-_PROFILE_REPEATS = 12
-"""Inferences of a profile, which tells the median of each kernel."""
+_SLOT_NS = 2_000_000  # nanoseconds of one reading: short, as there are many models
+_PROFILE_REPEATS = 12  # inferences of a profile, which tells the median of each kernel
 _BEHIND = " behind "
 _PLAIN = {"float behind low": "float", "low behind float": "low"}
 """States in which a unit costs what it does elsewhere, as far as whole models can tell."""
-_NO_KERNEL = ("float", "low")
-"""States of a value in which it is handed on as it is."""
+_NO_KERNEL = ("float", "low")  # states of a value in which it is handed on as it is
 
 
 @dataclass(frozen=True)

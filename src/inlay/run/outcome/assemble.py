@@ -35,8 +35,7 @@ from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Measured, Outcome, Trial
 from inlay.types import Placement
 
-_INFERENCES = 4
-"""Of the given model, for reading a feed and the first runs."""
+_INFERENCES = 4  # of the given model, for reading a feed and the first runs
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,7 @@ class Losses:
     cut: str = ""  # what there was no time for, for people
 
 
-NO_LOSSES = Losses()
-"""Nothing was judged."""
+NO_LOSSES = Losses()  # nothing was judged
 
 
 def sizes_of(inputs: RunInputs) -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ from inlay.run.preparation import Calibrated
 from inlay.run.session import Session
 from inlay.targets.base import KernelTime
 
-_PEAKS_SHARE = 0.01
-"""Of the budget, that the short form of measuring peaks may take."""
+_PEAKS_SHARE = 0.01  # of the budget, that the short form of measuring peaks may take
 
 
 def ceilings(
