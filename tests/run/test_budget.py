@@ -218,6 +218,18 @@ def test_readings_leave_time_for_judging_the_winner_on_all_samples() -> None:
     assert plan.readings(effort, 3) == plan.deadline
 
 
+def test_a_verdict_of_the_users_evaluation_goes_before_all_but_the_fewest_readings() -> None:
+    """And what is planned for further ones is no reason to find nothing that could be evaluated."""
+    plain = Costs.assumed(worker_s=1.0, build_s=0.1, inference_s=0.01, slot_ns=4_000_000)
+    costs = replace(plain, evaluating_s=5.0, evaluating_more_s=4.0)
+    effort, *_, least = efforts(TuneConfig(), costs.inference_s)
+    assert effort.seconds(costs, 3) - effort.seconds(plain, 3) == pytest.approx(1.1 * 9.0)
+    assert least.seconds(costs, 3) - least.seconds(plain, 3) == pytest.approx(1.1 * 5.0)
+    plan = replace(schedule(100.0, clock=Clock()), costs=lambda: plain)
+    later = replace(plan, costs=lambda: costs)
+    assert plan.weighing(effort, 3).at < later.weighing(effort, 3).at < later.before_writing.at
+
+
 def test_a_resumed_run_has_what_is_left(tmp_path: Path) -> None:
     spent = [0.0]
     first = Journal(tmp_path / "run.sqlite", {}, seconds=lambda: spent[0])

@@ -28,7 +28,8 @@ class Costs:
     unseen: int = 0  # samples that the winner is judged on
     crossed: int = 0  # samples beside these that it is judged on, some of them with the ranges of others
     rounding_s: float = 0.0  # rounding the weights once more, as these others ask for
-    evaluating_s: float = 0.0  # what the user's own evaluation of finalists takes, all in all
+    evaluating_s: float = 0.0  # what the user's own evaluation of one finalist takes
+    evaluating_more_s: float = 0.0  # and of those that take its place where it is refused
     deterministic: bool = False  # one block in one process tells all
     feeds: int = 1  # that latency is measured on, of a shape each
 

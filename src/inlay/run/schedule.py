@@ -119,7 +119,8 @@ class Effort:
         writing = contenders * costs.candidate_build_s
         judged = costs.unseen + costs.crossed
         verifying = finalists * costs.judge_s(judged) if judged else 0.0
-        return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s + costs.evaluating_s)
+        evaluating = costs.evaluating_s + (costs.evaluating_more_s if self.first else 0.0)
+        return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s + evaluating)
 
     def finalists(self, contenders: int) -> int:
         """Models of the round that decides at most, the given one among them, where there are so many contenders."""
@@ -290,11 +291,16 @@ class Schedule:
         return self.before_writing.earlier(costs.crossed_s)
 
     def weighing(self, effort: Effort, contenders: int) -> Deadline:
-        """When it must be known what samples say of contenders, so that the round that decides has its time."""
+        """When it must be known what samples say of contenders, so that the round that decides has its time.
+
+        Where the user's own evaluation does, it goes before all but the fewest readings: without it, nothing is shown.
+        """
         if not self.is_limited:
             return self.deadline
         costs = self.costs()
         second, blocks = (1, 1) if costs.deterministic else (effort.second, effort.blocks)
+        if costs.evaluating_s:
+            second, blocks = 1, min(blocks, MIN_PAIRS)
         return self.before_writing.earlier(_SAFETY * second * costs.process_s(effort.finalists(contenders), blocks))
 
     def later_look(self, models: int, effort: Effort) -> int:

@@ -181,8 +181,11 @@ class Session:
         for worker in self._workers:
             for do, seconds in worker.took.items():
                 took[do] = [*took.get(do, ()), *seconds][-RECENT_MESSAGES:]
-        evaluating_s = 0.0 if self.evaluation is None else self.evaluation.planned_s
-        return replace(self._costs.learned(took), evaluating_s=evaluating_s)
+        learned, evaluation = self._costs.learned(took), self.evaluation
+        if evaluation is None:
+            return learned
+        one_s = evaluation.seconds
+        return replace(learned, evaluating_s=one_s, evaluating_more_s=evaluation.planned_s - one_s)
 
     def timed(self, inference_s: float) -> None:
         """The given model was timed: it takes so many seconds; nothing is learned where the target gives no times."""

@@ -104,8 +104,15 @@ class CrossFit:
         self._found: dict[str, Evidence] = {}
 
     def weigh(self, entry: Entry, unseen_db: Sequence[float], until: Deadline) -> Evidence | None:
-        """What the samples, and the user's own evaluation, say of a contender."""
-        found = self.evidence(entry.file, entry.candidate.placement, unseen_db, until, final=False)
+        """What the samples, and the user's own evaluation, say of a contender.
+
+        Where nothing but the evaluation is bounded, it has all the time: other samples decide nothing.
+        """
+        bound = self._session.inputs.config.bound
+        if self._session.evaluation is not None and bound.min_sqnr_db is None and bound.max_drop is None:
+            found = Evidence(bound, state(unseen_db)) if unseen_db else None
+        else:
+            found = self.evidence(entry.file, entry.candidate.placement, unseen_db, until, final=False)
         searched = entry.candidate.trial.accuracy
         return self.evaluated(found, entry.file, entry.candidate.placement, searched, until)
 
