@@ -198,7 +198,7 @@ def test_where_a_model_beats_the_peaks_no_bound_is_claimed(seed: int) -> None:
     assert found.beaten
     assert found.as_json()["bound_ms"] is None
     assert "none is claimed" in next(ceiling_lines(found))
-    raised = PEAKS.raised(reached_by(kernels, graph, sum(k.ns for k in kernels)))
+    raised = PEAKS.raised(reached_by(kernels, graph))
     assert not ceiling(kernels, graph, raised, sum(k.ns for k in kernels)).beaten
 
 
@@ -238,7 +238,7 @@ def test_gaps_are_named_with_their_reasons() -> None:
 
 
 def test_a_real_model_keeps_above_the_bound_of_this_machine(tmp_path: Path) -> None:
-    """Load only slows: a bound by the best that was measured, here or by the model itself, holds at any moment."""
+    """Load only slows: a bound by the best that was measured, here or by the model itself, holds for what it took."""
     spec = TargetSpec("ort-cpu", {"threads": 1})
     b = Builder()
     y = b.input("x", (1, 32, 56, 56))
@@ -259,11 +259,12 @@ def test_a_real_model_keeps_above_the_bound_of_this_machine(tmp_path: Path) -> N
         assert {"float", "int8"} <= peaks.products.keys()
         artifact = Artifact(path, "model")
         kernels = worker.profile(artifact, tmp_path / "feed.npz", 10)
-        ns = worker.time([artifact], tmp_path / "feed.npz", 3, 10_000_000, 0).models[0].median_ns
+        timed = worker.time([artifact], tmp_path / "feed.npz", 3, 10_000_000, 0).models[0].median_ns
+        ns = max(timed, sum(k.ns for k in kernels))  # the machine may have been busy while one of them was taken
     graph = build_graph(ir.from_proto(proto))
     work = [Counter(graph, kernels).work(k).products for k in kernels]
     assert sum(work) == sum(multiply_accumulates(graph, n) for n in graph.nodes), "no product is missed"
-    found = ceiling(kernels, graph, peaks.raised(reached_by(kernels, graph, ns)), ns)
+    found = ceiling(kernels, graph, peaks.raised(reached_by(kernels, graph)), ns)
     assert not found.beaten
     assert 0.0 < found.bound_ms <= found.now_ms
     assert set(found.reached) == {"float"}

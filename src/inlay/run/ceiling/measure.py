@@ -49,9 +49,9 @@ _SURE_NS = 5_000.0  # nanoseconds of a kernel from which on its rate counts: a p
 
 
 def has_peaks(worker: Worker) -> bool:
-    """Whether the target of a worker runs on a processor, and times its kernels there."""
+    """Whether the target of a worker runs on a processor whose instructions it tells, and times its kernels there."""
     known = worker.fingerprint
-    return "cpu" in known.facts and known.gives_times and not worker.deterministic and "profile" not in worker.lacks
+    return "isa" in known.facts and known.gives_times and not worker.deterministic and "profile" not in worker.lacks
 
 
 def measure_peaks(
@@ -132,7 +132,7 @@ def judged(
     """
     found = [ceiling(kernels, graph, peaks, ns) if kernels else None for kernels, graph, ns in models]
     if any(each is not None and each.beaten for each in found):
-        reached = [r for kernels, graph, ns in models for r in reached_by(kernels, graph, ns)]
+        reached = [r for kernels, graph, _ in models for r in reached_by(kernels, graph)]
         with contextlib.suppress(InlayError, OSError):
             keep_peaks(worker.fingerprint, peaks.raised(reached))
     return found
