@@ -365,7 +365,9 @@ def test_what_is_edited_is_told_by_its_source(tmp_path: Path, monkeypatch: pytes
     Path("mine.py").write_text("def f(path):\n    return 2.0\n")
     assert source_sha256("mine:f") == source_sha256("python mine.py {model}") != named
     assert source_sha256("no_such:f") == source_sha256(len) == ""
-    assert source_sha256(lambda path: 1.0) != source_sha256(lambda path: 2.0)
+    one = source_sha256(lambda path: 1.0)
+    other = source_sha256(lambda path: 2.0)
+    assert one != other
 
 
 @null
