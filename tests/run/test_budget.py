@@ -107,6 +107,16 @@ def test_a_machine_may_become_faster_or_slower(factor: float, since: float, tmp_
     assert (late and factor > 1.0) or result.best.speedup.low > 1.02
 
 
+def test_a_run_that_is_done_ends_and_a_larger_budget_looks_further(tmp_path: Path) -> None:
+    (first, took), (again, _), (further, _) = (run(tmp_path, seconds, 10.0) for seconds in (60.0, 60.0, 240.0))
+    assert took.seconds < 30.0, "the budget is the most, not the measure"
+    assert first.search["left"]["probability"] < 0.1
+    assert again.search["measurements"] == 0, "the same command finds it done"
+    assert further.search["measurements"] > first.search["measurements"]
+    assert again.best.speedup == first.best.speedup
+    assert further.best.speedup.value < 1.02 * first.best.speedup.value, "what was unlikely is not there"
+
+
 def test_where_preparing_takes_all_the_time_the_given_model_is_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
