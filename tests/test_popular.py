@@ -22,7 +22,7 @@ pytest.importorskip("skimage")
 pytest.importorskip("sklearn")
 pytest.importorskip("PIL")
 
-from benchmarks.popular import decoder, evaluate, models, pictures, sentences, speech, written
+from benchmarks.popular import decoder, evaluate, models, pictures, repair, sentences, speech, written
 
 
 def _edits(a: str, b: str) -> int:
@@ -224,3 +224,51 @@ def test_a_run_is_told_the_measure_where_that_compares_with_float(
         monkeypatch.setattr("sys.argv", [*shlex.split(words[1])[2:-1], str(tmp_path / "other.onnx")])
         evaluate.main()
         assert json.loads(capsys.readouterr().out) == {evaluate.MEASURE: pytest.approx(value)}
+
+
+def _repaired(gain: float, loss: float) -> dict[str, Any]:
+    ratio = {"value": gain, "low": gain - 0.1, "high": gain + 0.1}
+    metric = {"value": 0.1, "loss": loss, "loss_low": loss - 0.01, "loss_high": loss + 0.01}
+    files = [
+        {"name": name, "mb": 1.0, "ms": 1.0, "over_given": ratio, "metric": metric}
+        for name in (repair.GIVEN, repair.FLOAT, repair.REPAIRED)
+    ]
+    return {
+        "model": f"m{gain}",
+        "packages": {"p": ["1", "00", "MIT"]},
+        "metric": {"name": "error", "higher": False},
+        "files": files,
+        "slower": [{"op_type": "Conv", "kernel": "ConvInteger", "count": 3, "share": 0.5, "float_share": 0.2}],
+        "repair": {"written": True, "problem": "", "given_db": 20.0, "repaired_db": 300.0, "speedup": ratio},
+        "reached": True,
+        "run": {"budget_s": 1.0, "wall_s": 1.0},
+    }
+
+
+def test_the_table_of_shipped_files_tells_gains_reasons_and_failures() -> None:
+    rows = [_repaired(2.0, 0.0), _repaired(8.0, 0.0), {"model": "bad", "error": "OSError: it | is gone"}]
+    found = repair.table(rows)
+    assert found["reached"] == [2, 3]
+    assert found["geometric_mean"]["value"] == pytest.approx(4.0)
+    told = repair.text(
+        {
+            "machine": {**dict.fromkeys(("inlay", "onnxruntime", "cpu", "isa"), "x"), "cores": 1}
+            | {"threads": 1, "budget_s": 9.0},
+            **found,
+        }
+    )
+    assert "3 x Conv as ConvInteger: 50%; in float 20%" in told
+    assert "fails: OSError: it / is gone" in told
+    assert "20.0 dB → as float" in told
+    assert told.count("\n| p | 1 | MIT |") == 1
+
+
+def test_losses_are_against_the_shipped_file_where_the_measure_is_against_float() -> None:
+    (named,) = [t for t in models.SHIPPED.values() if t.name == "title_decoder"]
+    floats = [np.arange(8), np.arange(8)]
+    given = [np.array([0, 1, 2, 3, 9, 9, 9, 9]), np.arange(8)]
+    worse = [np.full(8, 9), np.arange(8)]
+    assert repair._against(named, given, given, floats)["loss"] == 0.0
+    assert repair._against(named, floats, given, floats)["loss"] == pytest.approx(-0.25)
+    assert repair._against(named, worse, given, floats)["loss"] == pytest.approx(0.25)
+    assert repair._against(named, worse, given, floats)["value"] == pytest.approx(0.5)
