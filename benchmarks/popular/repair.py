@@ -62,7 +62,7 @@ def row(task: Task, cache: Path, folder: Path, budget: float, threads: int, _nnc
     samples = paired.read(folder / SAMPLES, given, 1)
     readings = paired.measure(files, samples, blocks, _PROCESSES, targets=dict.fromkeys(files, target))
     records = {name: judge.records(task.name, folder, path, threads) for name, path in files.items()}
-    entries = [
+    entries: list[Row] = [
         {
             "name": name,
             "mb": megabytes(path),
@@ -119,8 +119,8 @@ def _write_float(given: Path, folder: Path, inner: Path) -> None:
 
 def _against(task: Task, mine: Records, given: Records, floats: Records) -> dict[str, float]:
     """The measure, with its loss against the given file; where it is one against float, both are that."""
-    both = ([task.pair(a, f) for a, f in zip(records, floats, strict=True)] for records in (mine, given))
-    return judged(replace(task, pair=lambda record, _: record), *both).as_json()
+    ours, theirs = ([task.pair(a, f) for a, f in zip(each, floats, strict=True)] for each in (mine, given))
+    return judged(replace(task, pair=lambda record, _: record), ours, theirs).as_json()
 
 
 def _slower(found: Row) -> list[Row]:
