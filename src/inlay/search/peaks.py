@@ -66,14 +66,6 @@ class Peaks:
         moved = ((size, max([rate, *(r for moved, r in rates if moved >= size)])) for size, rate in self.moved)
         return Peaks(products, tuple(moved))
 
-    def or_better(self, other: Peaks | None) -> Peaks:
-        """The higher one of each of two that were measured on the same processor."""
-        if other is None:
-            return self
-        both = {*self.products, *other.products}
-        products = {p: max(self.products.get(p, 0.0), other.products.get(p, 0.0)) for p in sorted(both)}
-        return Peaks(products, _envelope((*self.moved, *other.moved)))
-
     def as_json(self) -> dict[str, Any]:
         """As plain data; see :meth:`from_json`."""
         return {"products_per_ns": dict(self.products), "bytes_per_ns": [list(row) for row in self.moved]}

@@ -24,6 +24,7 @@ _SURE_NS = 20_000.0
 _ROUNDING = 1e-3  # relative: what sums of rounded numbers differ by
 _GAPS = 3
 _NARROW = 64  # products in a sum, or sums of the same data, below which a processor's units for products are not filled
+_NEAR = 3.0  # times its bound that a product takes at most, to be called bound by reading and writing
 _SMALL_NS = 2_000.0  # nanoseconds that a product takes at its peak, below which the call around it takes longer
 _SHOWN = 0.01  # share of the time below which a gap is not worth a name
 _SORTS = {
@@ -210,9 +211,8 @@ def _reason(part: _Part, graph: Graph, peaks: Peaks) -> str:
     sort = sort_of_product(graph, part.work.node)
     if sort in _SORTS:
         return sort
-    if part.work.bytes / peaks.bytes_per_ns(part.work.bytes) > part.work.products / peaks.products_per_ns(
-        part.precision
-    ):
+    products = part.work.products / peaks.products_per_ns(part.precision)
+    if part.work.bytes / peaks.bytes_per_ns(part.work.bytes) > products and part.ns < _NEAR * part.least_ns:
         return "bytes"
     depth, columns = depth_and_columns(graph, part.work.node)
     if 0 < columns < _NARROW:

@@ -139,8 +139,9 @@ class Counter:
         for _ in range(_FUSED):
             before = [self._graph.producer(v) for n in edge for v in n.inputs if v]
             edge = [n for n in before if n is not None and n.name not in self._ran and n.name not in found]
-            found.update({n.name: n for n in edge})
-            if any(_is_of(kernel, n) for n in edge):
+            anchor = next((n for n in edge if _is_of(kernel, n)), None)
+            found.update({n.name: n for n in edge if n is anchor or not multiply_accumulates(self._graph, n)})
+            if anchor is not None:
                 return [*found.values()]
         return known
 

@@ -128,7 +128,7 @@ def judged(
 ) -> list[Ceiling | None]:
     """The ceiling of each model, by its kernels, its graph and the nanoseconds that it takes; None without kernels.
 
-    Where a model beats the peaks, what it reached is kept for the next one: peaks only grow.
+    Where a model beats the peaks, what it reached is kept for the next one.
     """
     found = [ceiling(kernels, graph, peaks, ns) if kernels else None for kernels, graph, ns in models]
     if any(each is not None and each.beaten for each in found):

@@ -30,7 +30,7 @@ from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.run.ceiling.measure import LONG_S, SHORT_S, measure_peaks
-from inlay.run.machine_costs import read_peaks, write_costs
+from inlay.run.machine_costs import write_costs
 from inlay.search.baselines import anchor_units
 from inlay.search.cost_prior import CASES, CostParameters
 from inlay.search.cost_table import CostTable, Reading, fit_table, rewritten_state
@@ -120,8 +120,7 @@ def calibrate_machine(
         raise UsageError(f"target {spec.name} has no models that its kernels could be measured by")
     if models and not readings:
         raise TargetError(f"no kernel could be measured: {next(iter(failed), 'there are no models')}")
-    table, known = fit_table(readings), read_peaks(fingerprint, folder)
-    peaks = known if peaks is None else peaks.or_better(known)
+    table = fit_table(readings)
     path = write_costs(fingerprint, table, folder, peaks)
     return Calibrated(path, table, fingerprint, (done, len(models)), len(readings), dict(failed), peaks)
 
