@@ -12,7 +12,7 @@ LOCK := requirements/dev.lock
 BUDGET ?= 1h
 JOBS ?= auto
 PARALLEL = -n $(JOBS) --dist worksteal
-.PHONY: help setup demo test test-all browser fuzz lint format bench layout core docs lock clean
+.PHONY: help setup demo test test-all browser services fuzz lint format bench layout core docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -42,6 +42,12 @@ browser:  ## install the browser that the report is tested in, where apt may
 	@command -v chromium >/dev/null \
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	  || echo "there is no Chromium, and it could not be installed: the tests of the report in a browser are skipped"
+
+services:  ## install the SSH server that boards are tested behind, where apt may; none is left running
+	@command -v sshd >/dev/null || test -x /usr/sbin/sshd \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq \
+	    && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends openssh-server openssh-client >/dev/null; } \
+	  || echo "there is no sshd, and it could not be installed: the tests of boards over SSH are skipped"
 
 fuzz: $(STAMP)  ## attack every command with hostile inputs for BUDGET=1h; reproducers go to out/findings
 	$(BIN)/python -m tests.attack fuzz --budget $(BUDGET) $(ARGS)

@@ -100,7 +100,7 @@ def tune(
     refuse_overwriting([folder / name for folder in folders for name in OUTPUTS], given)
     if not isinstance(model, (str, Path)):  # later commands on this folder read the given model, too
         asked = replace(asked, file=kept(asked.file, out / "given.onnx"))
-    with measuring(wish.ray, specs.values(), asked.progress.stage) as lab:
+    with measuring(wish.ray, specs.values(), asked.progress.stage, wish.device) as lab:
         asked = replace(asked, before_s=time.monotonic() - begun, lab=lab)
         if _ONE not in specs:
             found = _several("tune")(asked, specs, others)
@@ -216,7 +216,7 @@ def bench(
     workload = given.workload(rng, wish.shapes, wish.batch)
     spec = target_of(wish.target, wish.target_options, wish.threads)
     phases = Phases(wish.progress or Logged())
-    with measuring(wish.ray, [spec], phases.begin) as lab, hearing(phases.doing):
+    with measuring(wish.ray, [spec], phases.begin, wish.device) as lab, hearing(phases.doing):
         return compare(files, spec, workload, wish.blocks, wish.processes, rng, lab)
 
 
@@ -244,7 +244,7 @@ def quantize(
     common = common_sizes(given.specs, samples.feeds) if wish.freeze_shapes else {}
     rules = None if wish.recipe == declared.BY_COSTS else find_recipe(wish.recipe)
     spec = target_of(wish.target, wish.target_options, wish.threads)
-    with measuring(wish.ray, [spec], phases.begin) as lab, hearing(phases.doing):
+    with measuring(wish.ray, [spec], phases.begin, wish.device) as lab, hearing(phases.doing):
         asked = QuantizeRequest(
             file=given.file,
             target=spec,

@@ -121,7 +121,7 @@ def writing_in(folder: Path) -> Iterator[None]:
 
 def own_mark() -> str:
     """What names of this process's temporary files and folders hold: :func:`clear_up` knows them by it."""
-    return f"{_MARK}{os.getpid()}-{_start(os.getpid()) or 0}-"
+    return f"{_MARK}{os.getpid()}-{started(os.getpid()) or 0}-"
 
 
 def scratch_folder(place: Path | None = None) -> Path:
@@ -159,7 +159,7 @@ def clear_up(place: Path) -> None:
         with contextlib.suppress(OSError), os.scandir(where) as entries:
             for entry in entries:
                 pid, start, *_ = [*entry.name.partition(_MARK)[2].split("-"), ""]
-                if not (pid.isdecimal() and start.isdecimal()) or _lives(int(pid), int(start)):
+                if not (pid.isdecimal() and start.isdecimal()) or lives(int(pid), int(start)):
                     continue
                 if entry.stat(follow_symlinks=False).st_uid == os.getuid():
                     _remove(entry)
@@ -172,9 +172,9 @@ def _remove(entry: os.DirEntry[str]) -> None:
         os.unlink(entry.path)
 
 
-def _lives(pid: int, start: int) -> bool:
+def lives(pid: int, start: int) -> bool:
     """Whether the process of that number that started then lives; where no start is known, one of that number."""
-    now = _start(pid)
+    now = started(pid)
     if start and now:  # a container's first process has the same number every time
         return start == now
     if pid == os.getpid():  # one that had our number
@@ -188,7 +188,7 @@ def _lives(pid: int, start: int) -> bool:
     return True
 
 
-def _start(pid: int) -> int:
+def started(pid: int) -> int:
     """When a process of this namespace started, in ticks since the system did; 0 where nobody says."""
     try:
         words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # names may hold anything

@@ -53,7 +53,7 @@ SIMULATED = ("null", "ethos-u")
 ORPHAN_S = 2.0
 _PATIENCE_S = 600.0  # for one run on a busy machine
 _LONGEST_DELAY_S = 0.5
-_VARIES = {"measurements", "compiles", "equal_graphs", "replayed", "builds", "wall_s", "overhead", "failed"}
+_VARIES = {"measurements", "compiles", "equal_graphs", "replayed", "builds", "wall_s", "overhead", "machine", "failed"}
 MARK = "INLAY_KILLED_RUN"
 """In the environment of all processes of a command: the folder that it was started in."""
 

@@ -189,7 +189,7 @@ def _resources(which: str) -> dict[str, float]:
 
 def serve_node(path: Path, resources: Mapping[str, int]) -> None:
     """Be a node, until the process is killed."""
-    __import__("inlay.ray.device")  # actors are forks: they start at once
+    __import__("inlay.measure.remote.device")  # actors are forks: they start at once
     held: dict[int, str] = {}
     path.unlink(missing_ok=True)  # of a node that was killed
     with Listener(str(path), "AF_UNIX") as listener:

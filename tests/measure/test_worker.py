@@ -19,6 +19,7 @@ import pytest
 from inlay.errors import BadReading, CompileFailed, Ended, RunFailed, TargetError, TimedOut
 from inlay.measure import policy
 from inlay.measure.client import Worker
+from inlay.measure.process import Process
 from inlay.measure.worker import PROTOCOL, Service
 from inlay.model.child import Child
 from inlay.model.load import file_sha256
@@ -188,13 +189,13 @@ def test_a_runtime_that_hangs_in_freeing_a_model_is_not_asked_again(
     tmp_path: Path, artifact: Callable[..., Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    send = Worker._answer
+    send = Process._answer
 
-    def noted(self: Worker, child: Child, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def noted(self: Process, child: Child, do: str, arguments: dict[str, Any], limit_s: float) -> dict[str, Any]:
         asked.append(do)
-        return send(self, child, do, arguments)
+        return send(self, child, do, arguments, limit_s)
 
-    monkeypatch.setattr(Worker, "_answer", noted)
+    monkeypatch.setattr(Process, "_answer", noted)
     with impatient(tmp_path) as worker:
         for _ in range(3):
             worker._limit = lambda: 60.0
@@ -219,7 +220,7 @@ def test_a_model_that_ends_every_process_is_refused_without_another(
 
 def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed: Path) -> None:
     with impatient(tmp_path) as worker:
-        child = worker._child
+        child = worker._process.child
         assert child is not None
         with pytest.raises(TimedOut, match="did not finish load"):
             worker.load(artifact("hang"))
@@ -241,12 +242,12 @@ def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed
 def test_whatever_a_target_raises_is_an_answer(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
     with pytest.raises(TargetError, match="ValueError: an error of two lines"):
         worker.load(artifact("raise"))
-    child = worker._child
+    child = worker._process.child
     broken = artifact("broken", concat_model())
     broken.path.write_bytes(b"junk")
     with pytest.raises(CompileFailed, match=r"broken.onnx is not valid"):
         worker.load(broken)
-    assert worker._child is child, "a refusal is an answer, and the process is as good as before"
+    assert worker._process.child is child, "a refusal is an answer, and the process is as good as before"
     wrong = feed.with_name("wrong.npz")
     np.savez(wrong, nothing=np.zeros(3))
     with pytest.raises(RunFailed):
@@ -375,7 +376,7 @@ def test_a_target_that_cannot_start(option: str, message: str, tmp_path: Path, m
 
 def test_closing_ends_the_process(tmp_path: Path) -> None:
     worker = Worker(TargetSpec("null"), tmp_path)
-    child = worker._child
+    child = worker._process.child
     assert child is not None
     worker.close()
     assert not child.alive
@@ -425,8 +426,8 @@ def test_a_worker_dies_with_its_parent_also_in_the_middle_of_a_call(how: signal.
     code = (
         "import os, sys; from pathlib import Path; from inlay.measure.client import Worker; "
         "from inlay.targets.base import TargetSpec; "
-        "w = Worker(TargetSpec('null'), Path(sys.argv[1])); print(w._child.pid, flush=True); "
-        "os.kill(w._child.pid, 19); sys.stdin.read()"  # SIGSTOP: it will never look by itself
+        "w = Worker(TargetSpec('null'), Path(sys.argv[1])); print(w._process.child.pid, flush=True); "
+        "os.kill(w._process.child.pid, 19); sys.stdin.read()"  # SIGSTOP: it will never look by itself
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -15,11 +15,12 @@ import pytest
 
 import inlay
 from inlay.errors import NoDevice, UsageError
+from inlay.measure.remote.held import Tell
+from inlay.measure.remote.worker import RemoteWorker
 from inlay.ray import ahead as building
 from inlay.ray import announce, policy
 from inlay.ray.ahead import BuilderPool
 from inlay.ray.lab import builder_of, resource_of
-from inlay.ray.remote import RemoteWorker, Tell
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.testing import random_feed, small_model
 from tests.support.fixtures import SaveModel

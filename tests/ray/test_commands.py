@@ -11,7 +11,7 @@ import pytest
 import inlay
 from inlay.cli import commands
 from inlay.errors import NoDevice
-from inlay.ray.device import Answer, Device
+from inlay.measure.remote.device import Answer, Device
 from inlay.ray.lab import resource_of
 from inlay.run.instant import quantize as quantizing
 from inlay.run.machine_costs import read_costs, write_costs

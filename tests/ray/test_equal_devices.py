@@ -27,7 +27,7 @@ def found(save: SaveModel, out: Path, cluster: Cluster, monkeypatch: pytest.Monk
     model = save(small_model())
     inlay.tune(model, out=out, target="null", target_options=NOISY, ray="10.0.0.1:6379", **options)
     result = json.loads((out / "result.json").read_text())
-    result["search"] = {k: v for k, v in result["search"].items() if k not in ("wall_s", "overhead")}
+    result["search"] = {k: v for k, v in result["search"].items() if k not in ("wall_s", "overhead", "machine")}
     del result["command"]
     return (out / "model.onnx").read_bytes(), result
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import inlay
-from inlay.ray.remote import RemoteWorker
+from inlay.measure.remote.worker import RemoteWorker
 from inlay.testing import random_feed, small_model
 from tests.support.fixtures import SaveModel
 

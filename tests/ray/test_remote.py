@@ -17,14 +17,16 @@ import pytest
 
 from inlay.data import save_feed
 from inlay.errors import NoDevice, RunFailed, TargetError, UsageError
+from inlay.measure import policy
 from inlay.measure.client import Worker
 from inlay.measure.lab import measuring
-from inlay.ray import policy
+from inlay.measure.remote.device import Device, digest_of
+from inlay.measure.remote.held import RemoteDevice
+from inlay.measure.remote.transfer import ranges_of_model
+from inlay.measure.remote.worker import RemoteWorker
 from inlay.ray.cluster import ray_library
-from inlay.ray.device import Device
 from inlay.ray.lab import chosen, resource_of
-from inlay.ray.remote import RemoteDevice, RemoteWorker
-from inlay.ray.transfer import digest_of, ranges_of_model
+from inlay.ray.remote import RayDevice
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.testing import random_feed, small_model
 from tests.support.ray_cluster import Cluster
@@ -45,12 +47,12 @@ def stored(tmp_path: Path) -> tuple[Artifact, Path]:
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Iterator[Callable[[Cluster], RemoteWorker]]:
-    devices = list[RemoteDevice]()
+    devices = list[RayDevice]()
     (tmp_path / "there").mkdir()
 
     def join(cluster: Cluster) -> RemoteWorker:
         name = resource_of(SPEC)
-        devices.append(RemoteDevice(cluster, name, str(tmp_path / "there")))
+        devices.append(RayDevice(cluster, name, str(tmp_path / "there")))
         return RemoteWorker(SPEC, tmp_path, lambda: 60.0, device=devices[-1], expected=name.rpartition(":")[2])
 
     yield join
@@ -77,18 +79,18 @@ def test_a_wait_is_told_with_its_device_and_its_end(stored: tuple[Artifact, Path
     artifact, feed = stored
     cluster, lines = Cluster(), list[str]()
     name = resource_of(SPEC)
-    device = RemoteDevice(cluster, name, str(tmp_path), lines.append)
+    device = RayDevice(cluster, name, str(tmp_path), lines.append)
     with RemoteWorker(SPEC, tmp_path, lambda: 100.0, device=device, expected=name.rpartition(":")[2]) as worker:
         worker.load(artifact)
         assert not lines
-        device.drop_actor()
+        device.drop()
         cluster.late = True
         worker.run(artifact, [feed])
         worker.run(artifact, [feed])
         first, over = lines
         assert _moment(first, device=name) == pytest.approx(policy.RETURN_LIMITS * 100.0, abs=3.0)
         assert re.fullmatch(rf"device {name} answers after \d+ s", over)
-        device.drop_actor()
+        device.drop()
         cluster.away = True
         with pytest.raises(NoDevice):
             worker.run(artifact, [feed])
@@ -229,7 +231,7 @@ def test_a_device_lost_before_it_measures_anything_begins_again(
 
 
 def _always_lost(device: RemoteDevice, cluster: Cluster) -> RemoteDevice:
-    device.drop_actor()
+    device.drop()
     cluster.fails = lambda method: True
     return device
 
@@ -263,7 +265,7 @@ def test_a_device_that_is_away_ends_the_run_and_blames_no_model(
         assert cluster.waited[0] == pytest.approx(policy.DEVICE_WAIT_S, abs=1.0)
         worker.load(artifact)
         worker._limit = lambda: limit_s
-        worker._device.drop_actor()
+        worker._device.drop()
         cluster.away, before = True, len(cluster.waited)
         with pytest.raises(NoDevice, match="goes on with what was measured") as gone:
             worker.run(artifact, [feed])
@@ -294,7 +296,7 @@ def test_every_loss_counts_and_none_is_foreign_to_the_run(
 
 
 def test_a_device_with_another_fingerprint_is_refused(tmp_path: Path) -> None:
-    device = RemoteDevice(Cluster(), "inlay:null:0000", str(tmp_path))
+    device = RayDevice(Cluster(), "inlay:null:0000", str(tmp_path))
     with pytest.raises(NoDevice, match="announce it again"):
         RemoteWorker(SPEC, tmp_path, lambda: 60.0, device=device, expected="0000")
     device.close()

@@ -25,6 +25,7 @@ MAX_FILES = 30
 WINGS = (
     "autotuner",
     "explanation",
+    "measure/ssh",
     "ray",
     "patterns",
     "portfolio",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from inlay.measure.remote.device import Device
 from inlay.ray import lab
-from inlay.ray.device import Device
 
 
 class Lost(Exception):

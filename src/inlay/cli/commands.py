@@ -23,6 +23,8 @@ from inlay.cli.terminal import JSON, answer, columns, laid_out, plain, tolerate_
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.installed import COMMANDS, SEVERAL_TARGETS, __version__, joined
+from inlay.measure.lab import targets_on
+from inlay.prepare import options as declared
 from inlay.prepare.declare import Option
 from inlay.run.result import TuneResult
 from inlay.targets import listing
@@ -196,14 +198,15 @@ def targets(
     install: Annotated[
         str | None, Option("Install what this target needs besides Python packages.", metavar="TARGET")
     ] = None,
+    device: Annotated[str | None, declared.DEVICE] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List the installed targets, and what their measurements depend on."""
+    """List the installed targets, or those of a device, and what their measurements depend on."""
     if install is not None:
         folder = listing.install(install)
         answer(as_json, {"path": folder}, lambda: [f"Installed in {folder}."])
         return
-    rows = listing.list_targets()
+    rows = listing.list_targets() if device is None else targets_on(device, lambda line: typer.echo(line, err=True))
     answer(as_json, {"targets": rows}, lambda: [render.targets_table(rows)])
 
 

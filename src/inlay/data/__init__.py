@@ -4,7 +4,7 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 :mod:`inlay.data.reading` makes samples of them, or of what the user's functions give.
 """
 
-from inlay.data.archives import as_text, load_feed, read_arrays, save_feed, save_feeds
+from inlay.data.archives import as_text, load_feed, load_workload, read_arrays, save_feed, save_feeds
 from inlay.data.fixed import FIXED, fixed_values
 from inlay.data.fixing import FixedValues, parse_fixed
 from inlay.data.images import Images
@@ -34,7 +34,6 @@ from inlay.data.workload import (
     ShapeWish,
     Workload,
     batch_wishes,
-    load_workload,
     parse_batch,
     parse_shapes,
     random_of_shapes,

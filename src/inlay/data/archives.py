@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from inlay.errors import DataError
 from inlay.files import opened
@@ -55,6 +53,9 @@ def read_tensor(path: Path) -> tuple[str, np.ndarray]:
     Raises:
         DataError: it is none, or its content is in another file.
     """
+    import onnx  # a worker, which reads no such file, may be where the package is not
+    from onnx import numpy_helper
+
     try:
         with opened(path) as file:
             proto = onnx.TensorProto.FromString(file.read())
@@ -107,6 +108,13 @@ def load_feed(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
     """What :func:`save_feed` wrote, or any other archive."""
     with np.load(file, allow_pickle=False) as archive:
         return _named(archive)
+
+
+def load_workload(path: Path) -> list[tuple[Path, float]]:
+    """The files and weights of what :meth:`~inlay.data.Workload.save` wrote, or of any single feed."""
+    if path.suffix != ".json":
+        return [(path, 1.0)]
+    return [(path.with_name(name), float(weight)) for name, weight in json.loads(path.read_text(encoding="utf8"))]
 
 
 def _named(members: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

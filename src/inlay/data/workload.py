@@ -55,20 +55,13 @@ class Workload:
         return tuple(map(shapes_of, self.feeds))
 
     def save(self, folder: Path) -> Path:
-        """Write it into a new folder, for :func:`load_workload`; one feed is a file as any sample is."""
+        """Write it into a new folder, for :func:`~inlay.data.load_workload`; one feed is a file as any sample is."""
         paths = save_feeds(folder, self.feeds)
         if len(paths) == 1:
             return paths[0]
         listed = folder / "workload.json"
         listed.write_text(json.dumps([[p.name, w] for p, w in zip(paths, self.weights, strict=True)]), encoding="utf8")
         return listed
-
-
-def load_workload(path: Path) -> list[tuple[Path, float]]:
-    """The files and weights of what :meth:`Workload.save` wrote, or of any single feed."""
-    if path.suffix != ".json":
-        return [(path, 1.0)]
-    return [(path.with_name(name), float(weight)) for name, weight in json.loads(path.read_text(encoding="utf8"))]
 
 
 def shapes_of(feed: Feed) -> Shapes:

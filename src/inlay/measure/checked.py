@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from inlay.data import as_text
+from inlay.data.archives import as_text
 from inlay.errors import BadReading, RunFailed
 from inlay.measure import policy
 from inlay.measure.preemption import Preempted, moment, preempted
@@ -33,6 +33,7 @@ class Checked:
         preempted: what other processes took of the last call of :meth:`time`.
         warms_up: :meth:`time` runs the model before its first reading.
         is_profiled: :meth:`profile` builds nothing.
+        is_real: its times are neither estimates nor a simulation's.
         is_of_this_process: inferences run here, and not in a simulation.
         one_by_one: inferences run in this process, and a call costs nothing besides.
     """
@@ -40,7 +41,8 @@ class Checked:
     def __init__(self, executable: Executable, announce: Callable[[], None], estimated: bool = False) -> None:
         self._executable, self._announce = executable, announce
         elsewhere = isinstance(executable, TimedElsewhere) and executable.measured_elsewhere
-        self.is_of_this_process = not (estimated or elsewhere or isinstance(executable, Simulated))
+        self.is_real = not (estimated or isinstance(executable, Simulated))
+        self.is_of_this_process = self.is_real and not elsewhere
         self.preempted = Preempted()
         self.warms_up = isinstance(executable, WarmsUp) and executable.warms_up
         self.is_profiled = isinstance(executable, ProfilesAsBuilt) and executable.is_profiled
@@ -105,7 +107,7 @@ def checked_outputs(found: object) -> dict[str, np.ndarray]:
         raise RunFailed(f"the runtime gave {type(found).__name__} instead of outputs by name")
     outputs = {name: as_text(array) if isinstance(array, np.ndarray) else array for name, array in found.items()}
     for name, array in outputs.items():
-        if isinstance(array, list | dict):
+        if isinstance(array, (list, dict)):
             kind = "sequence" if isinstance(array, list) else "map"
             raise RunFailed(f"its output {name} is a {kind}, and only tensors can be compared")
         if not isinstance(name, str) or not isinstance(array, np.ndarray) or array.dtype.hasobject:

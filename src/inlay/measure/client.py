@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import shutil
-import tempfile
 import time
 import uuid
 from collections import defaultdict, deque
@@ -19,21 +16,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from inlay.data import load_feed
-from inlay.errors import BadReading, CompileFailed, Ended, Late, RunFailed, TargetError, TimedOut, UsageError
+from inlay.errors import CompileFailed, Ended, Late, TargetError, TimedOut, UsageError
 from inlay.measure import policy
 from inlay.measure.paired import Timing
-from inlay.measure.worker import PROTOCOL, write_marker
-from inlay.model.child import Child, ChildDied
+from inlay.measure.process import Process, first_message
 from inlay.model.pinned import pinned_file
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, Lack, TargetSpec
 
-_ENTRY = "inlay.measure.worker:main"
-_ERRORS: dict[str, type[TargetError]] = {kind.stage: kind for kind in (CompileFailed, RunFailed, BadReading, TimedOut)}
 _REFUSALS = (CompileFailed, TimedOut)
 """What is not tried again: a runtime that refuses a model will refuse it again, and a hang has cost enough time."""
-
-_LIMITS = {"unload": policy.CLOSE_LIMIT_S, "target": policy.START_LIMIT_S}
-"""Seconds that messages may take whatever the budget is."""
 
 Limit = Callable[[], float]
 """Seconds that the next message may take."""
@@ -55,14 +46,6 @@ def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
     ]
 
 
-def checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """A worker's answer, unless it is an error. Raises that TargetError."""
-    if "error" in answer:
-        kind = _ERRORS.get(answer["stage"], TargetError)
-        raise kind(answer["error"])
-    return answer
-
-
 class Worker:
     """A worker process for one target. Models stay resident until they are dropped or the process dies.
 
@@ -80,6 +63,9 @@ class Worker:
         spec: as above.
         took: the last of them by what they do: for each model in a block, each sample of a run, or the message.
         builds: models built so far, including those of profiles, and those that were built in its place.
+        throttled: of each block during which heat held the processor back, what the machine said of itself; such a
+            block counts as one of which others took all.
+        machine: its clock, governor and temperature at the start, as far as the system tells.
         fingerprint: of the target.
         deterministic: whether the target measures the same each time.
         lacks: what the target cannot tell.
@@ -92,17 +78,18 @@ class Worker:
         self.spec = spec
         self._folder = folder
         self._limit = limit
-        self._child: Child | None = None
+        self._process = Process(folder)
         self._frees = True  # until the runtime took too long to free a model
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
         self._elsewhere: set[str] = set()  # models that were built before, in another place
         self._twins: dict[str, Artifact | None] = {}  # by digest; None where a model stands for itself
         self._deaths: defaultdict[str, list[Ended]] = defaultdict(list)  # by model, since it was built last
-        self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self.busy_s = 0.0
         self.took: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=policy.RECENT_MESSAGES))
         self.builds = 0
+        self.throttled: list[str] = []
+        self.machine: Mapping[str, str] = {}
         self.fingerprint: Fingerprint
         self.deterministic: bool
         self.lacks: frozenset[Lack]
@@ -264,7 +251,10 @@ class Worker:
             if not built and took and left_s() < took[-1]:
                 raise Late("the budget was spent while the models to be timed were built")
             self._load(artifact)
-        return self._ask("time", keys=[a.digest for a in artifacts], feed=str(feed), slot_ns=slot_ns, seed=seed)
+        found = self._ask("time", keys=[a.digest for a in artifacts], feed=str(feed), slot_ns=slot_ns, seed=seed)
+        if "throttled" in found:
+            self.throttled.append(str(found["throttled"]))
+        return found
 
     def memory(self, artifact: Artifact, feed: Path) -> int | None:
         """Bytes that a session of a model takes at most, if this process is fresh; None where nobody can tell.
@@ -292,7 +282,7 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         self._kill()
-        self._marker.close()
+        self._process.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -302,7 +292,7 @@ class Worker:
 
     @property
     def _alive(self) -> bool:
-        return self._child is not None
+        return self._process.child is not None
 
     def _insist(self, call: Callable[[], T]) -> T:
         """What ``call`` returns; where it fails, the second time, in a fresh process."""
@@ -315,70 +305,34 @@ class Worker:
             return call()
 
     def _start(self) -> None:
-        marker = self._marker.fileno()
-        write_marker(marker, "")
-        try:
-            # what a killed runtime leaves behind is in the run's scratch folder, which is removed
-            self._child = Child(_ENTRY, [marker], {"TMPDIR": str(self._folder.resolve())})
-        except OSError as error:
-            raise TargetError(f"no process can be started for the runtime: {error}") from error
+        self._process.start()
         self._choose_target()
 
     def _choose_target(self) -> None:
         self._resident.clear()
         try:
-            answer = self._ask("target", name=self.spec.name, options=dict(self.spec.options), protocol=PROTOCOL)
+            answer = self._ask("target", **first_message(self.spec))
         except TargetError:
             self._kill()  # without a target it is no use
             raise
         self.fingerprint = Fingerprint(answer["target"], answer["facts"])
         self.deterministic = bool(answer["deterministic"])
         self.lacks = frozenset(answer["lacks"])
+        self.machine = answer.get("machine", {})
 
     def _kill(self) -> None:
-        child, self._child = self._child, None
         self._resident.clear()
-        if child is not None:
-            child.close()
+        self._process.end()
 
     def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        if self._child is None:
+        if not self._alive:
             self._start()
-        assert self._child is not None
         begun = time.monotonic()
         try:
-            return checked(self._answer(self._child, do, arguments))
-        except TargetError as error:
-            error.culprit = self._at_work()
-            raise
-        except BaseException:  # an interruption: the child is closed, or its answer would be read as that to the next
-            self._kill()
-            raise
+            return self._process.ask(do, arguments, self._limit())
         finally:
             self._record(do, arguments, time.monotonic() - begun)
 
     def _record(self, do: str, arguments: Mapping[str, Any], seconds: float) -> None:
         self.busy_s += seconds
         self.took[do].append(seconds / max(1, len(arguments.get("feeds", ())), len(arguments.get("keys", ()))))
-
-    def _answer(self, child: Child, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        limit_s = min(self._limit(), _LIMITS.get(do, math.inf))
-        try:
-            (answer,) = child.ask([json.dumps({"do": do, "with": arguments}).encode()], limit_s)
-        except ChildDied as error:
-            self._kill()
-            words = f": {error.words}" if error.words else ""
-            raise Ended(f"the runtime's process died in {do} ({error.how}){words}") from None
-        except TimeoutError:
-            self._kill()
-            if do == "target":
-                raise TimedOut(
-                    f"the runtime did not start within {limit_s:.0f} s and was ended: "
-                    "the machine is busy, or the time left is too short: give a larger --budget"
-                ) from None
-            raise TimedOut(f"the runtime did not finish {do} within {limit_s:.0f} s and was ended") from None
-        return dict(json.loads(bytes(answer)))
-
-    def _at_work(self) -> str:
-        """Digest of the model that the runtime was at work on last; empty where it was none."""
-        return os.pread(self._marker.fileno(), policy.MARKER_BYTES, 0).decode(errors="replace").strip()

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import TargetError
-from inlay.measure.client import Limit, Worker, checked
+from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Lab
+from inlay.measure.process import checked
 from inlay.measure.worker import Service
 from inlay.targets.base import Target, TargetSpec
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from inlay.errors import UsageError
+from inlay.errors import InlayError, UsageError
+from inlay.files import scratch
 from inlay.installed import EXECUTORS, joined
-from inlay.measure.client import Limit, Worker
+from inlay.measure.client import Limit, Worker, usual_limit
 from inlay.model.pool import OpenPool
 from inlay.quant.accuracy import Outputs
 from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.listing import TargetRow, written_options
 from inlay.types import Placement
 
 StartWorker = Callable[[TargetSpec, Path, Limit], Worker]
@@ -94,6 +96,7 @@ class Lab:
     equal: EqualDevices = no_others  # holds further devices that measure as `start`'s does
     ahead: BuildAhead = nothing_ahead  # holds processes elsewhere that build models as `start`'s does
     open_pool: OpenPool | None = None  # opens a pool for what is not measured, where there may be one
+    targets: Sequence[str] = ()  # names of those that may be there, where it is opened for none in particular
 
 
 HERE = Lab()
@@ -110,7 +113,7 @@ class OpenLab(Protocol):
 
         Args:
             address: what the option says.
-            specs: the targets that will be asked for.
+            specs: the targets that will be asked for; none to find out what is there.
             tell: hears, in one line, what the run waits for.
 
         Raises:
@@ -120,12 +123,39 @@ class OpenLab(Protocol):
         ...
 
 
-def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Callable[[str], None]) -> AbstractContextManager[Lab]:
-    """The lab of a run: this machine, or what the executor ``ray`` makes of an address. Raises as an OpenLab does."""
-    if ray is None:
+def measuring(
+    ray: str | None, specs: Iterable[TargetSpec], tell: Callable[[str], None], device: str | None = None
+) -> AbstractContextManager[Lab]:
+    """The lab of a run: this machine, or what an executor makes of the address that its option says.
+
+    Raises UsageError where both options are given, and what an OpenLab does.
+    """
+    given = {option: address for option, address in (("ray", ray), ("device", device)) if address is not None}
+    if not given:
         return nullcontext(HERE)
-    found = joined(EXECUTORS).get("ray")
+    if len(given) > 1:
+        raise UsageError(f"--ray {ray} and --device {device}: a run measures in one place: give one of them")
+    ((option, address),) = given.items()
+    found = joined(EXECUTORS).get(option)
     if found is None:
-        raise UsageError(f"--ray {ray}: the part of Inlay that measures with Ray is not installed: install Inlay again")
+        raise UsageError(f"--{option} {address}: this part of Inlay is not installed: install Inlay again")
     open_lab: OpenLab = found.load()
-    return open_lab(ray, specs, tell)
+    return open_lab(address, specs, tell)
+
+
+def targets_on(device: str, tell: Callable[[str], None]) -> list[TargetRow]:
+    """What a device has of the targets whose workers it can be sent: what their measurements depend on, or why not."""
+    with scratch() as folder, measuring(None, (), tell, device) as lab:
+        return [_row_of(name, lab, folder) for name in lab.targets]
+
+
+def _row_of(name: str, lab: Lab, folder: Path) -> TargetRow:
+    facts: Mapping[str, str] = {}
+    problem, options = "", list[str]()
+    try:
+        options = written_options(name)
+        with lab.start(TargetSpec(name), folder, usual_limit) as worker:
+            facts = {**worker.fingerprint.facts, **worker.machine}
+    except InlayError as error:
+        problem = str(error)
+    return TargetRow(name, facts, problem, options)

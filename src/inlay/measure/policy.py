@@ -40,3 +40,17 @@ CLOSE_LIMIT_S = 5.0  # seconds that a runtime gets to free a model: ending its p
 MARKER_BYTES = 128  # of a model's key, as a worker marks which model it is at work on; keys of 64 to 70 are usual
 MEMORY_RUNS = 2  # inferences on each feed: runtimes learn in the first how large a block of memory to ask for
 MESSAGE_LENGTH = 500  # characters of an error of a runtime: it may hold a whole model as text
+
+# --- devices elsewhere ------------------------------------------------------------------------------------------------
+
+LOSSES_OF_A_CALL = 3
+"""Times that a device may be lost in one call, found anew each time; then it fails as if the runtime had died in it."""
+LOSSES_IN_A_ROW = 6
+"""Losses with no answer between them, over all calls, after which a device is taken out: two calls' worth of tries."""
+
+DEVICE_WAIT_S = 120.0  # seconds for one to answer: it comes back, another run ends, Python loads its libraries
+UNSEEN_S = 5.0  # of them that nothing is said of: an idle one takes as long to start
+RETURN_LIMITS = 2.0  # limits of a message, for one that was lost: a machine starts again; at most what is left
+ANSWER_GRACE_S = 30.0  # seconds beyond a message's own limit, which the device enforces: then it is let go
+END_LIMIT_S = 5.0  # seconds for an orderly end; then it is killed, and its workers with it
+CHUNK = 1 << 25  # bytes of a file in one message: a few of them fit into a small object store

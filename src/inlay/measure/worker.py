@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from inlay.data import load_feed, load_workload, save_feed
+from inlay.data.archives import load_feed, load_workload, save_feed
 from inlay.errors import InlayError, TargetError
 from inlay.measure import policy
 from inlay.measure.blocks import Block, run_block, slot_repeats, weighted
 from inlay.measure.checked import Checked
 from inlay.measure.memory import Growth
+from inlay.measure.throttling import Thermometer
 from inlay.model.child import serve
 from inlay.model.late_imports import defer_imports
 from inlay.targets.base import Artifact, Feed, Identifies, KernelTime, Target, TargetSpec, lacks_of
@@ -48,6 +49,7 @@ class Service:
         self._resident: dict[str, Checked] = {}
         self._feeds: dict[Path, Feed] = {}
         self._repeats: dict[str, dict[Path, int]] = {}
+        self._thermometer = Thermometer()
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
         """The answer to one message; InlayErrors become ``{"error", "stage"}``."""
@@ -77,6 +79,7 @@ class Service:
             "facts": dict(found.facts),
             "deterministic": self._target.deterministic,
             "lacks": sorted(lacks_of(self._target)),
+            "machine": self._thermometer.state(),
         }
 
     def on_load(self, key: str, path: str, digest: str, identify: bool = False) -> dict[str, Any]:
@@ -113,7 +116,8 @@ class Service:
     def on_time(self, keys: list[str], feed: str, slot_ns: int, seed: int) -> dict[str, Any]:
         """Time models in one interleaved block: every model's nanoseconds, and the drift.
 
-        On a feed, or on each of a workload in a random order: the figures are then those of the mean inference.
+        On a feed, or on each of a workload in a random order: the figures are then those of the mean inference. Where
+        heat held the processor back meanwhile, nothing of them is certain; ``throttled`` is what the machine said.
         """
         feeds = load_workload(Path(feed))
         executables = [self._resident[k] for k in keys]
@@ -127,11 +131,15 @@ class Service:
             executable.reseed(seed)
         order = rng.permutation(len(feeds)) if len(feeds) > 1 else np.zeros(1, int)
         blocks: dict[int, Block] = {}
+        before = self._thermometer.heat()
         for i in map(int, order):
             path = feeds[i][0]
             repeats = [self._repeats[k][path] for k in keys]
             blocks[i] = run_block(executables, repeats, self._feed(path), rng)
-        return asdict(weighted([blocks[i] for i in range(len(feeds))], [weight for _, weight in feeds]))
+        found = asdict(weighted([blocks[i] for i in range(len(feeds))], [weight for _, weight in feeds]))
+        if any(e.is_real for e in executables) and self._thermometer.heat().since(before):
+            found.update(hit=[1.0] * len(keys), throttled=", ".join(self._thermometer.state().values()) or "it says so")
+        return found
 
     def on_memory(self, key: str, path: str, digest: str, feed: str) -> dict[str, Any]:
         """How much memory building a model and its first inferences take at most; it is not kept.

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple, Union
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from inlay.model.libraries import THREADS
 
 ORPHAN_POLL_S = 0.5  # seconds between a child's looks whether its parent is still there, where no signal tells it
 MEMORY_POLL_S = 0.05  # the same at its own memory, where the system does not limit that
-_BOOT = "import sys; sys.path[:] = filter(None, sys.path); from {module} import {name}; {name}()"
+_BOOT = "import sys; sys.path[:] = filter(None, [{first!r}, *sys.path]); from {module} import {name}; {name}()"
 """Starts a child without the working directory (the empty entry) on the import path."""
 _LONG = 1 << 14  # bytes from which a part goes through the shared file
 _KEPT_BYTES = 1 << 28  # of that file between two messages
@@ -39,7 +40,23 @@ _LINUX = sys.platform.startswith("linux")
 _OUT_OF_MEMORY = 77  # exit code of a child that went beyond its memory limit
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _KEEPER = 'read -r _; kill -s KILL -- "-$0"'
-Part = bytes | bytearray | memoryview
+Part = Union[bytes, bytearray, memoryview]  # noqa: UP007  (boards may have Python 3.9)
+
+
+class Python(NamedTuple):
+    """How Python is started.
+
+    Attributes:
+        words: the program, with arguments.
+        first: where it looks first for what it imports; empty for its usual places.
+    """
+
+    words: Sequence[str]
+    first: str = ""
+
+
+HERE = Python((sys.executable,))
+"""As this process was."""
 
 
 class ChildDied(Exception):
@@ -63,6 +80,7 @@ class Child:
         files: descriptors of open files that it gets too, as further arguments.
         environment: variables that it gets besides this process's own.
         starts_others: processes, that is: they end with this one, however it ends.
+        python: how it is started.
 
     Attributes:
         pid: its process number.
@@ -77,16 +95,17 @@ class Child:
         files: Sequence[int] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
         starts_others: bool = False,
+        python: Python = HERE,
     ) -> None:
         module, _, name = entry.partition(":")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the child)
         ours, theirs = socket.socketpair()
         shared = _anonymous_file()
         log, passed = self._log.fileno(), [shared.fileno(), *files]
-        boot = _BOOT.format(module=module, name=name)
+        boot = _BOOT.format(first=python.first, module=module, name=name)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-c", boot, str(os.getpid()), *map(str, passed)],
+                [*python.words, "-u", "-c", boot, str(os.getpid()), *map(str, passed)],
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,

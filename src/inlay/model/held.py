@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 
 from inlay.errors import ModelError
 from inlay.files import replacing
+from inlay.model.external import external_locations
 from inlay.model.load import ModelFile, files_sha256, load
-from inlay.model.store import external_locations
 
 
 def held(file: ModelFile, folder: Path) -> ModelFile:

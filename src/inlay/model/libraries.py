@@ -14,8 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from threadpoolctl import threadpool_limits
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -62,12 +61,14 @@ class _Calls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
-        self._limits: threadpool_limits | None = None
+        self._limits: Any = None
 
     def begin(self) -> None:
         with self._lock:
             self._count += 1
             if self._limits is None:
+                from threadpoolctl import threadpool_limits  # a board, which asks for no product, goes without
+
                 self._limits = threadpool_limits(1, "blas")
 
     def end(self) -> None:

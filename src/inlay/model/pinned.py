@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from inlay.model.store import external_locations
+from inlay.model.external import external_locations
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -7,7 +7,7 @@ a store; a candidate is then a small file with external-data references, and wri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -125,22 +125,6 @@ def embed_weights(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto
             tensor.ClearField("data_location")
             tensor.raw_data = data
     return full
-
-
-def tensors_of(graphs: Iterable[onnx.GraphProto | onnx.FunctionProto]) -> Iterator[onnx.TensorProto]:
-    """Every tensor of graphs, or functions, and of the graphs in their nodes."""
-    for graph in graphs:
-        yield from graph.initializer if isinstance(graph, onnx.GraphProto) else ()  # a function has none
-        for node in graph.node:
-            for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors)
-                yield from tensors_of([attribute.g, *attribute.graphs])
-
-
-def external_locations(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """The files that tensors of ``proto`` lie in, as the model names them, each once."""
-    external = (t for t in tensors_of([proto.graph, *proto.functions]) if t.data_location == onnx.TensorProto.EXTERNAL)
-    return tuple(dict.fromkeys(e.value for t in external for e in t.external_data if e.key == "location"))
 
 
 def external_bytes(proto: onnx.ModelProto) -> int:

@@ -70,6 +70,7 @@ def fleet(
     out: Annotated[str | Path, options.OUT] = "inlay-fleet",
     budget: Annotated[str | float | None, options.FLEET_BUDGET] = None,
     ray: Annotated[str | None, options.RAY] = None,
+    device: Annotated[str | None, options.DEVICE] = None,
     restart: Annotated[bool, options.RESTART] = False,
     progress: Annotated[Progress | None, options.PROGRESS] = None,
     before_s: Annotated[float, options.BEFORE] = 0.0,
@@ -85,7 +86,7 @@ def fleet(
     if budget is not None:
         wanted = replace(wanted, budget_s=seconds_of(budget))
     refuse_overwriting([Path(out) / name for name in ("result.json", PAGE, JOURNAL)], [plan, *wanted.files])
-    tune = partial(api.tune, ray=ray)
+    tune = partial(api.tune, ray=ray, device=device)
     return run_fleet(wanted, Path(out), progress or Logged(), restart=restart, before_s=before_s, tune=tune)
 
 

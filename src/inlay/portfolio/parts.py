@@ -37,7 +37,7 @@ _OF_ONE_MODEL = (
 )
 """Options of ``tune`` that mean nothing for several models."""
 _OF_THE_WHOLE = (
-    *("out", "budget", "ray", "restart", "progress", "before_s", "target"),
+    *("out", "budget", "ray", "device", "restart", "progress", "before_s", "target"),
     *("evaluate", "max_drop", "at_least", "at_most", "higher_is_better", "lower_is_better"),
 )
 """Options that the runs of single models do not get as they are."""
@@ -120,7 +120,7 @@ def tune_each(parts: Sequence[Tuned], wish: TuneOptions, held: Portfolio) -> lis
     shares = {each.part.name: share for each, share in zip(parts, shares_of(parts), strict=True)}
     small = {name: share for name, share in shares.items() if share < policy.LEAST_SHARE}
     entries = [_entry(each.part, wish) for each in parts if each.part.name not in small]
-    fleet = Fleet(entries, held, partial(api.tune, ray=wish.ray), wish.restart, shares)
+    fleet = Fleet(entries, held, partial(api.tune, ray=wish.ray, device=wish.device), wish.restart, shares)
     fleet.give_slices()
     rows = {entry.name: fleet.row(entry) for entry in entries}
     tuned = []

@@ -78,7 +78,7 @@ def tune_pipeline(models: Path | Sequence[Path], wish: TuneOptions) -> PipelineR
         **{edited(option): digest for option, digest in sources_of({"--evaluate": wish.evaluate}).items()},
     }
     with (
-        measuring(wish.ray, [spec], progress.stage) as lab,
+        measuring(wish.ray, [spec], progress.stage, wish.device) as lab,
         open_portfolio(
             out / "run.sqlite",
             identity,

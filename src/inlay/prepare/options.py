@@ -244,6 +244,12 @@ RAY = Option(
     metavar="ADDRESS",
     show_default=False,
 )
+DEVICE = Option(
+    "Measure on a board over SSH: ssh://USER@HOST:PORT?python=PYTHON, or its name in devices.yaml.",
+    "It needs Python 3.9 or later, numpy and the target's runtime there. See :mod:`inlay.measure.ssh`.",
+    metavar="DEVICE",
+    show_default=False,
+)
 PROGRESS = Option("Receives progress reports; see :class:`~inlay.run.progress.Progress`.", type=None)
 BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1, most=10_000)
 PROCESSES = Option("Fresh processes.", type=int, least=1, most=1000)

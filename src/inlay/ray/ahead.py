@@ -19,8 +19,10 @@ from typing import Any, Protocol
 
 from inlay.errors import InlayError, NoDevice
 from inlay.measure.lab import Ahead, Built, Search
+from inlay.measure.remote.held import Tell
+from inlay.measure.remote.worker import RemoteWorker
 from inlay.ray import policy
-from inlay.ray.remote import RemoteDevice, RemoteWorker, Tell
+from inlay.ray.remote import RayDevice
 from inlay.targets.base import Artifact
 from inlay.types import Placement
 
@@ -183,11 +185,11 @@ def building_ahead(
     if not free:
         yield Ahead()
         return
-    devices = [RemoteDevice(ray, name, root, wait_s=policy.EQUAL_WAIT_S) for _ in range(free)]
+    devices = [RayDevice(ray, name, root, wait_s=policy.EQUAL_WAIT_S) for _ in range(free)]
     folder = search.folder / "ahead"
     folder.mkdir()
 
-    def start(device: RemoteDevice) -> RemoteWorker:
+    def start(device: RayDevice) -> RemoteWorker:
         return RemoteWorker(search.spec, folder, search.limit, device=device, expected=expected)
 
     def release() -> None:

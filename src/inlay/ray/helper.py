@@ -21,10 +21,10 @@ from inlay.errors import TargetError
 from inlay.files import scratch_folder
 from inlay.installed import __version__
 from inlay.measure.client import Worker
+from inlay.measure.remote.device import write_at
 from inlay.model.guard import limited
 from inlay.model.pool import Stored, TaskLost
 from inlay.model.store import WeightStore
-from inlay.ray.transfer import write_at
 from inlay.targets.base import Artifact, TargetSpec
 
 T = TypeVar("T")

@@ -13,12 +13,14 @@ from inlay.errors import TargetError, UsageError
 from inlay.files import scratch
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Ahead, Lab, Search, StartWorker
+from inlay.measure.remote.held import Tell
+from inlay.measure.remote.worker import RemoteWorker
 from inlay.model.pool import WorkerPool
 from inlay.ray import policy
 from inlay.ray.ahead import building_ahead
 from inlay.ray.cluster import LOCAL, cluster, ray_library
 from inlay.ray.pool import helper_pool
-from inlay.ray.remote import RemoteDevice, RemoteWorker, Tell
+from inlay.ray.remote import RayDevice
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import in_float32
 
@@ -80,14 +82,14 @@ class _Devices:
 
     def __init__(self, ray: Any, wanted: str, root: str | None, tell: Tell) -> None:
         self._ray, self._wanted, self._root, self._tell = ray, wanted, root, tell
-        self._devices: dict[str, RemoteDevice] = {}
+        self._devices: dict[str, RayDevice] = {}
         self._asked: dict[str, TargetSpec] = {}
         self._in_float32: dict[str, str] = {}
 
     def start(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
         """A worker on the device for a target; further ones for it are on the same device."""
         name = self._held(spec) or chosen(spec.name, self._wanted, self._ray.cluster_resources())
-        device = self._devices.setdefault(name, RemoteDevice(self._ray, name, self._root, self._tell))
+        device = self._devices.setdefault(name, RayDevice(self._ray, name, self._root, self._tell))
         self._asked.setdefault(name, spec)
         expected = self._expected(name, spec)
         worker = _worker(device, expected, spec, folder, limit)
@@ -100,9 +102,7 @@ class _Devices:
         """Further devices with the name of the target's, as far as they are free now; let go at the end."""
         name = self._held(spec)
         free = int(self._ray.available_resources().get(name, 0)) if most else 0
-        devices = [
-            RemoteDevice(self._ray, name, self._root, wait_s=policy.EQUAL_WAIT_S) for _ in range(min(most, free))
-        ]
+        devices = [RayDevice(self._ray, name, self._root, wait_s=policy.EQUAL_WAIT_S) for _ in range(min(most, free))]
         try:
             yield [partial(_worker, device, self._expected(name, spec)) for device in devices]
         finally:
@@ -139,7 +139,7 @@ class _Devices:
         return next((name for name in self._devices if name.startswith(f"{_PREFIX}:{spec.name}:")), "")
 
 
-def _worker(device: RemoteDevice, expected: str | None, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
+def _worker(device: RayDevice, expected: str | None, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
     return RemoteWorker(spec, folder, limit, device=device, expected=expected)
 
 

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-# --- losses -----------------------------------------------------------------------------------------------------------
-
-LOSSES_OF_A_CALL = 3
-"""Times that a device may be lost in one call, each on a new actor; then it fails as if the runtime had died in it."""
-LOSSES_IN_A_ROW = 6
-"""Losses with no answer between them, over all calls, after which a device is taken out: two calls' worth of tries."""
-
 # --- waiting (seconds) ------------------------------------------------------------------------------------------------
 
-DEVICE_WAIT_S = 120.0  # for an actor: a node that comes back, another run that ends, Python that loads its libraries
-UNSEEN_S = 5.0  # of it that nothing is said of: an actor takes as long to start where its node is idle
 EQUAL_WAIT_S = 20.0  # for the actor of an equal device that was free a moment ago: one does without it
-RETURN_LIMITS = 2.0  # limits of a message, for one that was lost: a machine starts again; at most what is left
-ANSWER_GRACE_S = 30.0  # beyond a message's own limit, which the device enforces: then its actor is ended
-END_LIMIT_S = 5.0  # for an orderly end; then the actor is killed, and its workers with it
+END_LIMIT_S = 5.0  # for an orderly end of helpers and builders; then they are killed
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
@@ -33,10 +22,6 @@ HELPER_LOSSES = 3  # of a helper, after which it does not come back
 
 MOST_BUILDERS = 8
 """Of one run: what a search will ask for next is a guess, and the eighth one is seldom right."""
-
-# --- what travels -----------------------------------------------------------------------------------------------------
-
-CHUNK = 1 << 25  # bytes of a file in one message: a few of them fit into a small object store
 
 # --- a cluster on this machine ----------------------------------------------------------------------------------------
 

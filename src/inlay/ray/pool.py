@@ -14,12 +14,13 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from inlay.errors import InlayError
+from inlay.measure.remote.held import Tell
+from inlay.measure.remote.transfer import FileRange, ranges_of_model
 from inlay.model.guard import left_s
 from inlay.model.pool import Stored, TaskLost, WorkerPool, done
 from inlay.ray import policy
 from inlay.ray.helper import VERSIONS, Helper, Piece, Sent, stand_in
-from inlay.ray.remote import Tell, losses
-from inlay.ray.transfer import FileRange, ranges_of_model
+from inlay.ray.remote import losses
 from inlay.targets.base import Artifact
 
 T = TypeVar("T")

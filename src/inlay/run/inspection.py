@@ -195,7 +195,8 @@ def dry_run(asked: TuneRequest) -> DryRun:
         into_folder = replace(asked, out=folder / _RUN_FOLDER, restart=False)
         with open_session(into_folder) as session:
             run_given(session)
-            parts, target = session.inputs.parts, Capabilities.of(create(config.target), max_opset=config.max_opset)
+            made = create(config.target, session.worker.fingerprint.facts)
+            parts, target = session.inputs.parts, Capabilities.of(made, max_opset=config.max_opset)
             extraction = strip_qdq(file, parts.calibration.feeds[:1], session.work)
             feed = parts.calibration.feeds[0]
             prepared = prepare(file, target, feed, session.work, config.nodes, config.recipe, extraction)

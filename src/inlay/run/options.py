@@ -71,6 +71,7 @@ class TuneOptions(Options):
     nodes: Annotated[Sequence[str], options.NODES] = TuneConfig.nodes
     recipe: Annotated[str | Path | Recipe | None, options.SEARCH_RECIPE] = None
     ray: Annotated[str | None, options.RAY] = None
+    device: Annotated[str | None, options.DEVICE] = None
     restart: Annotated[bool, options.RESTART] = False
     progress: Annotated[Progress | None, options.PROGRESS] = None
     before_s: Annotated[float, options.BEFORE] = 0.0
@@ -102,6 +103,7 @@ class QuantizeOptions(OneTarget):
     threads: Annotated[int, options.THREADS] = 1
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment
     ray: Annotated[str | None, options.RAY] = None
+    device: Annotated[str | None, options.DEVICE] = None
     seed: Annotated[int, options.SEED] = 0
     progress: Annotated[Progress | None, options.PROGRESS] = None
     before_s: Annotated[float, options.BEFORE] = 0.0
@@ -119,5 +121,6 @@ class BenchOptions(OneTarget):
     shapes: Annotated[Sequence[str], options.SHAPES] = ()
     batch: Annotated[Batch, options.BATCH] = None
     ray: Annotated[str | None, options.RAY] = None
+    device: Annotated[str | None, options.DEVICE] = None
     seed: Annotated[int, options.SEED] = 0
     progress: Annotated[Progress | None, options.PROGRESS] = None

@@ -92,7 +92,8 @@ def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
 def _calibrated(session: Session, given: Given) -> Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
     session.stage("normalize and index the model")
-    target = Capabilities.of(create(config.target), config.quant_type, config.max_opset)
+    facts = session.worker.fingerprint.facts
+    target = Capabilities.of(create(config.target, facts), config.quant_type, config.max_opset)
     prepared = prepare_model(session, target)
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
     prepared = without_outliers(session, prepared)

@@ -315,6 +315,10 @@ class Session:
         at_work = sum(w.busy_s for w in self._workers) + waited_s + self._calibrating_s + probing_s
         return round(max(0.0, 1.0 - at_work / max(self.seconds, 1e-9)), 4)
 
+    def throttled(self) -> list[str]:
+        """What the machine said of itself during each block that heat held back."""
+        return [each for worker in self._workers for each in worker.throttled]
+
 
 @contextlib.contextmanager
 def open_session(asked: TuneRequest) -> Iterator[Session]:

@@ -198,8 +198,9 @@ class _Asked:
 
     @property
     def _machine_costs(self) -> MachineCosts:
-        target = create(self.session.inputs.config.target)
-        return read_costs(target, self.session.worker.fingerprint, own=_shares_costs(self.session))
+        found = self.session.worker.fingerprint
+        target = create(self.session.inputs.config.target, found.facts)
+        return read_costs(target, found, own=_shares_costs(self.session))
 
     def _sensitivity(self) -> Sensitivity:
         if self.session.journal.fact(SENSITIVITY) is None:

@@ -35,7 +35,7 @@ from inlay.run.inputs import TuneRequest
 from inlay.run.outcome.assemble import assemble, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.ceilings import ceilings
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
-from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, notes_for
+from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, heat_notes, notes_for
 from inlay.run.outputs import write_recipe
 from inlay.run.preparation import Calibrated, make_ready
 from inlay.run.progress import Progress
@@ -293,7 +293,7 @@ def _result(
         "wall_s": round(session.seconds, 3),
         "stopped_because": ended.stopped_because,
         "rejected": {r.candidate.placement.digest: r.reason for r in confirmed.rejected if r.candidate.placement},
-        **({} if worker.deterministic else {"overhead": overhead}),
+        **({} if worker.deterministic else {"overhead": overhead, "machine": dict(worker.machine)}),
         **guided_report(search.strategies.guided, None if worker.deterministic else search.budget.trial_s),
         **({"imported": model.imported.as_json()} if model.imported.placements else {}),
         **{key: value for each in search.strategies.joined.values() for key, value in each.facts().items()},
@@ -307,6 +307,7 @@ def _result(
         notes=(
             *inputs.changed,
             *filter(None, [not_measured(worker.fingerprint.facts)]),
+            *heat_notes(session.throttled()),
             *notes,
             *([] if session.evaluation is None else session.evaluation.notes()),
             *bar_notes(search.strategies.guided.surrogate.bars.found),

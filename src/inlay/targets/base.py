@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Union, runtime_checkable
 
 import numpy as np
 
@@ -270,7 +270,7 @@ class ShipsCosts(Protocol):
     """A target that comes with measured costs of its kernels: ``inlay quantize`` chooses by them."""
 
     def shipped_costs(self) -> Path | None:
-        """The table for processors like the one where the command runs, or None."""
+        """The table for processors like the one that measures, or None."""
         ...
 
 
@@ -358,7 +358,7 @@ class StatesCapabilities(ABC):
         return self.capabilities().rewrites
 
 
-OptionValue = str | int | float | bool
+OptionValue = Union[str, int, float, bool]  # noqa: UP007  (boards may have Python 3.9)
 """What an option of a target can be."""
 
 

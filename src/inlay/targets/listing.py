@@ -42,12 +42,16 @@ def install(name: str) -> str:
     return str(made.install())
 
 
+def written_options(name: str) -> list[str]:
+    """The names of a target's options, each with its default as text. Raises TargetError."""
+    return [key if p.default is p.empty else f"{key}={p.default}" for key, p in options_of(name).items()]
+
+
 def _target_row(name: str) -> TargetRow:
     facts: Mapping[str, str] = {}
     problem, known = "", list[str]()
     try:
-        options = options_of(name)
-        known = [key if p.default is p.empty else f"{key}={p.default}" for key, p in options.items()]
+        known = written_options(name)
         facts = create(TargetSpec(name)).fingerprint().facts
     except InlayError as error:
         problem = str(error)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +18,9 @@ _CPUINFO = Path("/proc/cpuinfo")
 _CPU0 = Path("/sys/devices/system/cpu/cpu0")
 _THREADS_PER_CORE = 4
 """More of them are no wish of anybody's, and a runtime that starts them does not answer for a long time."""
+USUAL_LEVEL2 = 1 << 20
+"""Bytes of a second-level cache of which nothing is known: the least of the server processors of this decade. Blocks
+that fit it fit larger ones."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
@@ -47,6 +50,13 @@ def cpu_facts(isa: Sequence[str] = ()) -> dict[str, str]:
     return {"machine": platform.machine(), "cpu": cpu_name(), **told, "cores": str(os.cpu_count())}
 
 
+def processor_of(facts: Mapping[str, str] | None) -> tuple[str, frozenset[str]]:
+    """Machine and ISA flags by the facts of a fingerprint (:func:`cpu_facts`); by default those here."""
+    if facts is None:
+        return platform.machine(), cpu_flags()
+    return facts["machine"], frozenset(facts["isa"].split())
+
+
 def require_threads(threads: int) -> None:
     """Raise UsageError for less than no threads; 0 lets a runtime choose."""
     if threads < 0:
@@ -62,16 +72,13 @@ def refuse_idle_threads(threads: int) -> None:
 
 @lru_cache(maxsize=1)
 def level2_bytes(cpu: Path = _CPU0) -> int:
-    """Bytes of the first processor's second-level cache, as the kernel lists them; 1 MB where it does not.
-
-    That is the least of the server processors of this decade: blocks that fit it fit larger ones.
-    """
+    """Bytes of the first processor's second-level cache, as the kernel lists them; the usual ones where it does not."""
     for cache in sorted((cpu / "cache").glob("index*")):
         with contextlib.suppress(OSError, ValueError):
             level, size = ((cache / name).read_text(encoding="utf8").strip() for name in ("level", "size"))
             if level == "2" and size[-1:] in _UNITS and 0 < int(size[:-1]) < 1 << 20:
                 return int(size[:-1]) * _UNITS[size[-1]]
-    return 1 << 20
+    return USUAL_LEVEL2
 
 
 def _entries() -> list[tuple[str, str]]:

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, RunFailed
+from inlay.model.external import external_locations
 from inlay.model.native import NativeSession
-from inlay.model.store import external_locations
 from inlay.targets.attribution import Names
 from inlay.targets.base import Feed
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from inlay.errors import InlayError, TargetError, UsageError
 from inlay.installed import TARGETS, joined
@@ -205,8 +205,21 @@ def _read(key: str, text: str, kind: str) -> OptionValue:
         raise UsageError(f"--target-option {key}={text}: give {wanted}") from None
 
 
-def create(spec: TargetSpec) -> Target:
+@runtime_checkable
+class KnowsDevices(Protocol):
+    """A target whose rules and rewrites are those of the processor that measures, which may be another machine's."""
+
+    def on_device(self, facts: Mapping[str, str]) -> Target:
+        """The same target where its fingerprint has these facts."""
+        ...
+
+
+def create(spec: TargetSpec, facts: Mapping[str, str] | None = None) -> Target:
     """The target that ``spec`` describes.
+
+    Args:
+        spec: name and options.
+        facts: of the fingerprint where it is measured; by default that is here.
 
     Raises:
         UsageError: no such target, or options that it does not take.
@@ -221,7 +234,7 @@ def create(spec: TargetSpec) -> Target:
         target: Target = make(**spec.options)
     except TypeError as error:
         raise UsageError(f"target {spec.name}: {error}") from error
-    return target
+    return target.on_device(facts) if facts is not None and isinstance(target, KnowsDevices) else target
 
 
 def in_float32(spec: TargetSpec) -> TargetSpec | None:

@@ -271,13 +271,13 @@ def test_programs_that_do_not_exist(command: str) -> None:
 
 def test_wrong_options() -> None:
     with pytest.raises(UsageError, match="rules=nothing"):
-        CommandTarget("x", "nothing")
+        CommandTarget("x", "nothing").rules()
     with pytest.raises(UsageError, match="another target"):
-        CommandTarget("x", "command")
+        CommandTarget("x", "command").rules()
     with pytest.raises(UsageError, match="limit_s"):
         CommandTarget("x", "null", limit_s=0.0)
     with pytest.raises(NoSuchFile, match=r"nothing\.yaml"):
-        CommandTarget("x", "nothing.yaml")
+        CommandTarget("x", "nothing.yaml").rules()
 
 
 # --- rules as a file -------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def quantize(
     spent_s = 0.0 if begun is None else NEVER.clock() - begun
     with scratch() as work, lab.start(asked.target, work, usual_limit) as worker:
         deadline = NEVER.within(INSTANT_S - spent_s)  # a device may have been waited for until now
-        made = create(asked.target)
+        made = create(asked.target, worker.fingerprint.facts)
         target = Capabilities.of(made, asked.quant_type, asked.max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         quick = known is not None and not worker.lacks & {"latency", "accuracy"}

@@ -284,3 +284,9 @@ def by_kind(kernels: Sequence[KernelTime]) -> Mapping[str, float]:
             kind = _PREFIXES.sub("", kernel.op_type)
         times[kind] += kernel.ns
     return times
+
+
+def heat_notes(said: Sequence[str]) -> list[str]:
+    """That blocks do not count, by what the machine said of itself during each of them; none where none was hot."""
+    what = f"heat held the processor back during {len(said)} of the blocks ({''.join(said[-1:])})"
+    return [f"{what}: they do not count where others remain; cool it, or let it do less"] if said else []

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -48,11 +47,6 @@ def load_rules(path: Path) -> Rules:
         return _rules(data, path.name)
     except ValueError as error:
         raise UsageError(f"rules {path}: {error}") from error
-
-
-def digest_of(path: Path) -> str:
-    """16 hexadecimal digits over the file: measurements under other rules are another run's."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _rules(data: object, source: str) -> Rules:

@@ -34,7 +34,6 @@ from inlay.targets.command.protocol import (
     read_outputs,
     save_inputs,
 )
-from inlay.targets.command.table import digest_of, load_rules
 from inlay.targets.model_file import ModelFile
 from inlay.targets.registry import create
 
@@ -84,7 +83,7 @@ class CommandTarget(StatesCapabilities):
         limit_s: seconds that one request may take.
 
     Raises:
-        UsageError: there are no such rules, or no number of seconds.
+        UsageError: it is no number of seconds.
     """
 
     name = "command"
@@ -94,7 +93,6 @@ class CommandTarget(StatesCapabilities):
             raise UsageError(f"--target-option limit_s={limit_s:g}: give more than 0 s")
         self._program = Program(program, limit_s)
         self._rules = rules
-        self._capabilities = _capabilities(rules)
 
     @cached_property
     def description(self) -> Description:
@@ -114,17 +112,18 @@ class CommandTarget(StatesCapabilities):
     def fingerprint(self) -> Fingerprint:
         """The program's file and arguments, the rules, and the facts that the program tells. Raises TargetError."""
         program, *arguments = self._program.arguments
-        facts = {"program": program, "sha256": _digest(program), "arguments": " ".join(arguments), "rules": self._rules}
+        facts = {"program": program, "sha256": _digest(program), "arguments": " ".join(arguments)}
+        facts["rules"] = Path(self._rules).name if _is_file(self._rules) else self._rules
         if _is_file(self._rules):
-            facts["rules sha256"] = digest_of(Path(self._rules))
+            facts["rules sha256"] = _digest_of(Path(self._rules))
         if "accuracy" in self.lacks:
             facts["outputs"] = "of ONNX Runtime without fusions, as the program gives none"
         kind = {"kind": "estimate"} if self.deterministic else {}
         return Fingerprint(self.name, {**kind, **self.description.facts, **facts})
 
     def capabilities(self) -> Capabilities:
-        """Those of the named target, or the rules of the file."""
-        return self._capabilities
+        """Those of the named target, or the rules of the file. Raises UsageError where there are no such rules."""
+        return _capabilities(self._rules)
 
     def compile(self, model: Artifact) -> CommandExecutable:
         """Have the program build the model, or check that it is a valid one where it cannot. Raises CompileFailed."""
@@ -213,6 +212,8 @@ class CommandExecutable:
 
 
 def _capabilities(rules: str) -> Capabilities:
+    from inlay.targets.command.table import load_rules  # a worker never asks, and may be where there is no YAML
+
     if rules == CommandTarget.name:
         raise UsageError("--target-option rules=command: give another target's name, or a YAML file")
     if _is_file(rules):
@@ -225,6 +226,11 @@ def _capabilities(rules: str) -> Capabilities:
 
 def _is_file(rules: str) -> bool:
     return Path(rules).suffix in (".yaml", ".yml")
+
+
+def _digest_of(rules: Path) -> str:
+    """16 hexadecimal digits over the file: measurements under other rules are another run's. Raises UsageError."""
+    return hashlib.sha256(read_bytes(rules, _LARGEST_PROGRAM, UsageError, "rules ")).hexdigest()[:16]
 
 
 _LARGEST_PROGRAM = 1 << 32

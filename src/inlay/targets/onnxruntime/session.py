@@ -86,10 +86,13 @@ def weight_bytes(path: Path) -> int:
 
     Raises:
         OSError: it cannot be read.
-        DecodeError: it is not ONNX.
-        ValueError: a size in it is no number.
+        ValueError: it is not ONNX, or a size in it is no number.
     """
-    model = onnx.load_model_from_string(path.read_bytes())
+    data = path.read_bytes()
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf has a type of its own, which need not be there
+        raise ValueError(f"{path.name} is not ONNX") from error
     outside = (int(e.value) for t in model.graph.initializer for e in t.external_data if e.key == "length")
     return path.stat().st_size + sum(outside)
 

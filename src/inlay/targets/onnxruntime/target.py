@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnxruntime as ort
-from google.protobuf.message import DecodeError
 
 from inlay.errors import CompileFailed
 from inlay.files import scratch
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
-from inlay.targets.machine import cpu_facts, level2_bytes, require_threads
+from inlay.targets.machine import USUAL_LEVEL2, cpu_facts, level2_bytes, processor_of, require_threads
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.session import (
     LIMIT_BYTES,
@@ -35,15 +34,23 @@ _WARM_UP = 2
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")
 
 
-def capabilities_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Capabilities:
-    """What the runtime runs on a CPU, and its rewrites; arguments as of ``rules_for`` in :mod:`.rules`."""
+def capabilities_for(
+    machine: str | None = None, flags: frozenset[str] | None = None, level2: int | None = None
+) -> Capabilities:
+    """What the runtime runs on a CPU, and its rewrites.
+
+    Args:
+        machine: as of ``rules_for`` in :mod:`.rules`.
+        flags: likewise.
+        level2: bytes of its second-level cache; by default of this one.
+    """
     # A worker never asks: it starts without these, and without the graph library behind them.
     from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
     from inlay.targets.onnxruntime.rewrites import rewrites_for
     from inlay.targets.onnxruntime.rules import rules_for
 
     rules = rules_for(machine, flags)
-    return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed, level2_bytes()))
+    return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed, level2 or level2_bytes()))
 
 
 _COSTS = Path(__file__).parent / "costs"
@@ -89,15 +96,24 @@ class OrtCpuTarget(StatesCapabilities):
     def __init__(self, threads: int = 1) -> None:
         require_threads(threads)
         self.threads = threads
+        self._facts: Mapping[str, str] | None = None  # of another machine
+
+    def on_device(self, facts: Mapping[str, str]) -> OrtCpuTarget:
+        """The same target on the machine whose fingerprint has these facts."""
+        there = OrtCpuTarget(self.threads)
+        there._facts = None if facts == self.fingerprint().facts else facts
+        return there
 
     def fingerprint(self) -> Fingerprint:
         """Runtime version, CPU, the ISA flags that its kernels choose by, and threads."""
+        if self._facts is not None:
+            return Fingerprint(self.name, self._facts)
         facts = {"onnxruntime": ort.__version__, **cpu_facts(_FLAGS), "threads": str(self.threads)}
         return Fingerprint(self.name, facts)
 
     def capabilities(self) -> Capabilities:
-        """What this CPU runs in 8 bits, and how it is written."""
-        return capabilities_for()
+        """What its CPU runs in 8 bits, and how it is written."""
+        return capabilities_for(*processor_of(self._facts), None if self._facts is None else USUAL_LEVEL2)
 
     def integer_operators(self) -> tuple[IntegerOperator, ...]:
         """All of :data:`~inlay.targets.onnxruntime.integer_operators.OPERATORS`."""
@@ -106,10 +122,10 @@ class OrtCpuTarget(StatesCapabilities):
         return OPERATORS
 
     def preconditions(self) -> tuple[Precondition, ...]:
-        """What it asks of the Q/DQ nodes around an operator, on this CPU."""
+        """What it asks of the Q/DQ nodes around an operator, on its CPU."""
         from inlay.targets.onnxruntime.preconditions import preconditions_for
 
-        return preconditions_for()
+        return preconditions_for(processor_of(self._facts)[0])
 
     def shipped_costs(self) -> Path | None:
         """The table of the processor that is the most like this one, with one thread: see :func:`nearest_costs`."""
@@ -160,7 +176,7 @@ class OrtCpuTarget(StatesCapabilities):
 def _is_small(model: Path) -> bool:
     try:
         return weight_bytes(model) <= LIMIT_BYTES
-    except (OSError, DecodeError, ValueError):  # the runtime's own message on the file is the one to show
+    except (OSError, ValueError):  # the runtime's own message on the file is the one to show
         return False
 
 

@@ -33,7 +33,7 @@ _PRODUCTS = {
 _RECURRENT, _RECURRENT_KERNEL = frozenset({"LSTM", "GRU", "RNN"}), "RNNSeq"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Kernel:
     """One node of the executed graph."""
 

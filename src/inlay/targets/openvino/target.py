@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, OwnPrecision, StatesCapabilities
-from inlay.targets.machine import cpu_facts, cpu_flags, is_x86, require_threads, timed
+from inlay.targets.machine import cpu_facts, cpu_flags, is_x86, processor_of, require_threads, timed
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.runtime import core, message, openvino
 
@@ -38,8 +37,8 @@ PRECISIONS = ("default", "f32", "bf16")
 """Types in which the runtime computes what is float; ``default`` is its own choice for the processor."""
 
 
-def capabilities() -> Capabilities:
-    """What the runtime runs on this machine's CPU, and its rewrites."""
+def capabilities(machine: str | None = None, flags: frozenset[str] | None = None) -> Capabilities:
+    """What the runtime runs on a CPU, and its rewrites; arguments as of ``rules_for`` in :mod:`.rules`."""
     # A worker never asks: it starts without these, and without the graph library behind them.
     from inlay.targets.openvino.float_rewrites import float_rewrites_for
     from inlay.targets.openvino.rewrites import IdlePairs, QuantizedStates
@@ -47,7 +46,8 @@ def capabilities() -> Capabilities:
 
     moving = frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})
     rewrites = QuantizedStates(), IdlePairs(moving)
-    return Capabilities(rules_for(), float_rewrites_for(cpu_flags()), rewrites)
+    passes = float_rewrites_for(cpu_flags() if flags is None else flags)
+    return Capabilities(rules_for(machine, flags), passes, rewrites)
 
 
 class OpenVinoCpuTarget(StatesCapabilities):
@@ -74,11 +74,18 @@ class OpenVinoCpuTarget(StatesCapabilities):
         if precision not in PRECISIONS:
             raise UsageError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision}")
         self.threads, self.streams, self.precision = threads, streams, precision
+        self._facts: Mapping[str, str] | None = None  # of another machine
+
+    def on_device(self, facts: Mapping[str, str]) -> OpenVinoCpuTarget:
+        """The same target on the machine whose fingerprint has these facts."""
+        there = OpenVinoCpuTarget(self.threads, self.streams, self.precision)
+        there._facts = facts if facts.get("cpu") != cpu_facts()["cpu"] else None
+        return there
 
     @property
     def own_precision(self) -> OwnPrecision | None:
         """None with ``precision=f32``, and by default on an x86 processor that has no products in bfloat16."""
-        exact = self.precision == "f32" or (self.precision == "default" and not _may_round())
+        exact = self.precision == "f32" or (self.precision == "default" and not _may_round(self._facts))
         return None if exact else OwnPrecision("bfloat16", {"precision": "f32"})
 
     def fingerprint(self) -> Fingerprint:
@@ -87,12 +94,14 @@ class OpenVinoCpuTarget(StatesCapabilities):
         Raises:
             UsageError: the extra ``openvino`` is not installed.
         """
+        if self._facts is not None:
+            return Fingerprint(self.name, self._facts)
         facts = {"openvino": openvino().get_version(), **cpu_facts(_FLAGS), "threads": str(self.threads)}
         return Fingerprint(self.name, {**facts, "streams": str(self.streams), "precision": self.precision})
 
     def capabilities(self) -> Capabilities:
-        """What this CPU runs in 8 bits; few groups are joined, states quantized like data, idle pairs left out."""
-        return capabilities()
+        """What its CPU runs in 8 bits; few groups are joined, states quantized like data, idle pairs left out."""
+        return capabilities(*processor_of(self._facts))
 
     def run_with(self) -> str:
         """The lines that run a model with the options that it is measured with."""
@@ -253,10 +262,10 @@ class OpenVinoExecutable:
             raise RunFailed(f"OpenVINO cannot run the model: {message(error)}") from error
 
 
-def _may_round() -> bool:
-    """Whether the runtime may compute floats in fewer bits by itself, as far as is known."""
-    flags = cpu_flags()
-    return not flags or not is_x86(platform.machine()) or bool(flags & _BFLOAT16)
+def _may_round(facts: Mapping[str, str] | None) -> bool:
+    """Whether the runtime may compute floats in fewer bits by itself, as far as is known of the processor."""
+    machine, flags = processor_of(facts)
+    return not flags or not is_x86(machine) or bool(flags & _BFLOAT16)
 
 
 def _names(path: Path, model: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

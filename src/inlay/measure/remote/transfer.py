@@ -8,9 +8,7 @@ holes where no model has looked yet.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,10 +17,11 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from inlay.data.workload import load_workload
+from inlay.data.archives import load_workload
 from inlay.errors import TargetError
-from inlay.model.store import tensors_of
-from inlay.ray import policy
+from inlay.measure import policy
+from inlay.measure.remote.device import digest_of
+from inlay.model.external import tensors_of
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,9 @@ class FileRange:
         return self.name, self.offset, self.length
 
     def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The data in pieces of at most :data:`~inlay.ray.policy.CHUNK` bytes, each with its offset.
+        """The data in pieces of at most :data:`~inlay.measure.policy.CHUNK` bytes, each with its offset.
 
-        They are arrays of bytes, which Ray copies once on their way; of ``bytes`` it makes a copy at each end, too.
+        They are arrays of bytes: of ``bytes``, Ray would make a copy at each end, too.
 
         Raises:
             TargetError: the file is shorter than what refers to it says, or cannot be read.
@@ -67,14 +66,6 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise TargetError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def digest_of(data: bytes | np.ndarray) -> str:
-    """Of what travels: 32 hexadecimal digits of SHA-256, which processors have instructions for.
-
-    One processor digests 1.2 GB a second with them; of BLAKE2b, 0.5.
-    """
-    return hashlib.sha256(data).hexdigest()[:32]
 
 
 def ranges_of_model(path: Path) -> tuple[str, list[FileRange]]:
@@ -118,11 +109,3 @@ def _external(path: Path, data: bytes, folder: str) -> Iterator[FileRange]:
             continue  # the runtime says what is wrong with it, as it does here
         offset = int(where.get("offset", 0))
         yield FileRange(source, f"{folder}/{place}", offset, int(where.get("length", source.stat().st_size - offset)))
-
-
-def write_at(path: Path, offset: int, data: np.ndarray) -> None:
-    """Write a piece of a file, which only this user can read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-        file.seek(offset)
-        file.write(data)
