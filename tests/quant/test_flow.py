@@ -1,8 +1,9 @@
-"""Operators in branches of Ifs are placed, written, computed and read back like any others."""
+"""Operators in bodies of Ifs, Loops and Scans are placed, written, computed and read back like any others."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import helper
 from inlay.calibrate.bias import weight_error_means
 from inlay.prepare.model import where_taken
 from inlay.quant.transfer import transfer
+from inlay.targets.base import Feed
 from inlay.testing import Builder, sqnr
 from inlay.types import Placement
 from tests.support.control_flow import CHANNELS, SHAPE, controlled, feed_for
@@ -26,21 +28,23 @@ LEAST_DB = 12.0
 
 
 def bodies(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    """The branches of a graph's Ifs, and those within them."""
-    found = [a.g for n in graph.node if n.op_type == "If" for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
+    """The bodies of a graph's operators, and those within them."""
+    found = [a.g for n in graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
     return [*found, *(inner for body in found for inner in bodies(body))]
 
 
-def run(model: onnx.ModelProto, feed: dict[str, np.ndarray], level: int) -> list[np.ndarray]:
+def run(model: onnx.ModelProto, feeds: Sequence[Feed], level: int) -> list[list[np.ndarray]]:
+    """The outputs for each of the feeds."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel(level)
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return [np.asarray(y) for y in session.run(None, feed)]
+    return [[np.asarray(y) for y in session.run(None, dict(feed))] for feed in feeds]
 
 
 @pytest.mark.parametrize("seed", [*FEW, *MANY])
-def test_models_with_branches(seed: int, tmp_path: Path) -> None:
+def test_models_with_bodies(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     model = controlled(seed, ("if",) if seed % 2 else ("if", "loop", "scan"), ("mode", "data"))
     feeds = tuple(feed_for(n, n % 2, n // 2 % 2) for n in range(8))
@@ -48,14 +52,15 @@ def test_models_with_branches(seed: int, tmp_path: Path) -> None:
     assert not [r for r in space.prepared.normalized.reports if r.rolled_back]
     units = [u.name for u in space.prepared.selectable]
     some = frozenset(name for name in units if rng.random() < 0.7)
+    given = run(model, feeds[:4], 0)
     for placement in (Placement(), space.prepared.label(some), space.full()):
         emitted = space.emit(placement)  # which the full checker passes
         found = transfer(space.extract(emitted), space.graph, space.graph)
         missing, more = set(placement) - set(found.placement), set(found.placement) - set(placement)
         assert (missing, more) == (set(), set()), "extract is the inverse of emit"
-        for feed in feeds[:4]:
-            given, plain, fused = (run(m, feed, level) for m, level in ((model, 0), (emitted, 0), (emitted, 99)))
-            for want, exact, quick in zip(given, plain, fused, strict=True):
+        plain, fused = (run(emitted, feeds[:4], level) for level in (0, 99))
+        for outputs in zip(given, plain, fused, strict=True):
+            for want, exact, quick in zip(*outputs, strict=True):
                 assert want.shape == exact.shape == quick.shape
                 if not placement:
                     np.testing.assert_allclose(exact, want, rtol=1e-4, atol=1e-5)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -62,10 +63,12 @@ def weight_error_means(
         names = {i.name for i in probe.graph.input}
         given = ({**feed, **_shares(feed, positions, names)} for feed in feeds)
         for outputs in SharedSession(probe, prepared.store, optimize=True).each(given):
-            for name, mean in outputs.items():
+            for name, seen in outputs.items():
                 node = name.removeprefix(_PREFIX)
-                if mean.size:  # in a branch that this sample takes
-                    means[node] = means.get(node, 0.0) + mean.astype(np.float64)
+                each: Any = seen  # of a loop it is a list, with one for each turn
+                turns = [mean for mean in (each if isinstance(each, list) else [each]) if mean.size]
+                if turns:  # not in a branch that this sample does not take
+                    means[node] = means.get(node, 0.0) + np.mean(turns, axis=0, dtype=np.float64)
                     ran[node] += 1
     means = {node: mean / ran[node] for node, mean in means.items()}
     for name, unit in found.items():

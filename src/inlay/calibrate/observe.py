@@ -126,7 +126,7 @@ def observe(
     halved = tuple({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
     given = set(graph.inputs)
     computed = [v for v in values if v not in given]
-    sizes = {v: 4 * (graph.size(v) or 0) for v in computed}
+    sizes = {v: 4 * (graph.size(v) or 0) * graph.turns.get(v, 1) for v in computed}
     batches = list(in_batches(computed, sizes, BATCH_BYTES))
     for number, batch in enumerate(batches):  # the first one finds out how many samples there is time for
         until = deadline

@@ -49,6 +49,12 @@ class Workload:
     feeds: tuple[Feed, ...]
     weights: tuple[float, ...]
 
+    @classmethod
+    def of_some(cls, samples: Sequence[Feed], counted: Sequence[tuple[int, int]]) -> Workload:
+        """Some samples, by number, with how many each stands for."""
+        total = sum(count for _, count in counted)
+        return cls(tuple(samples[n] for n, _ in counted), tuple(count / total for _, count in counted))
+
     @property
     def shapes(self) -> tuple[Shapes, ...]:
         """Of each feed."""

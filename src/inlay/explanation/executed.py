@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from inlay.explanation.explanation import Precision
 from inlay.measure.client import Worker
+from inlay.model.flow import is_start
 from inlay.model.nesting import nested
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
@@ -68,7 +69,7 @@ class Executed:
 
 def operators_of(graph: ir.Graph) -> tuple[ir.Node, ...]:
     """Every node that computes or moves something, in topological order."""
-    return tuple(n for n in graph if not (n.op_type in _KINDS and n.domain in ("", "ai.onnx")))
+    return tuple(n for n in graph if not (is_start(n) or (n.op_type in _KINDS and n.domain in ("", "ai.onnx"))))
 
 
 def executed(kernels: Sequence[KernelTime], graph: ir.Graph, rules: Rules) -> Executed:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from inlay.errors import ModelError
 from inlay.model.collector import collector_paused
-from inlay.model.flow import FLOW, SCOPE, branch_of
+from inlay.model.flow import SCOPE, is_start, scope_of_input
 from inlay.model.metadata import has_entries
 from inlay.types import GRAPH_OUTPUT, Port
 
@@ -46,7 +46,7 @@ class Node:
     attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
     captured: frozenset[str] = frozenset()  # values of this graph that the node's subgraphs (If, Loop, Scan) read
     index: int = -1  # position in topological order
-    branch: str = ""  # of which If it is in which branch, as `flow` writes it; empty in no branch
+    branch: str = ""  # in which body of which operator it is, as `flow` writes it; empty in none
 
     @property
     def has_subgraph(self) -> bool:
@@ -74,6 +74,7 @@ class Graph:
     masks: frozenset[str] = frozenset()  # names of values, constants among them, that hold masks (`masks`)
     # by name, why one scale does not do for a value whose parts differ in size (`uneven`)
     uneven: Mapping[str, str] = field(default_factory=dict)
+    turns: Mapping[str, int] = field(default_factory=dict)  # how often an inference computed values of loops, by name
 
     @cached_property
     def _by_name(self) -> Mapping[str, Node]:
@@ -110,19 +111,20 @@ class Graph:
         return producer is not None and any(self._branch_of(p) != producer.branch for p in ports)
 
     def _branch_of(self, port: Port) -> str:
-        """The branch in which a port is, that of a result in the branch that it results from."""
+        """The body in which a port is, that of a result the body that it results from."""
         node = self._by_name[port.node]
-        if node.domain != FLOW or not port.slot:
-            return node.branch
-        return branch_of(node.name, port.slot, len(node.inputs))
+        if is_start(node):
+            return self._by_name[node.branch[1:]].branch
+        scope = scope_of_input(node, port.slot, len(node.inputs))
+        return node.branch if scope is None else scope
 
     @cached_property
     def _of_inputs(self) -> frozenset[str]:
-        """Values whose elements depend on those of an input, or on chance."""
+        """Values whose elements depend on those of an input, on chance, or on the turn of a loop."""
         found = set(self.inputs)
         for node in self.nodes:
             reads = () if node.op_type in _SIZES else (*node.inputs, *node.captured)
-            if node.op_type in _RANDOM or not found.isdisjoint(reads):
+            if node.op_type in _RANDOM or is_start(node) or not found.isdisjoint(reads):
                 found.update(v for v in node.outputs if v)
         return frozenset(found)
 

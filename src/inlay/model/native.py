@@ -167,11 +167,30 @@ def gathered(
     return found, held
 
 
-def note_taken(
-    branches: Collection[str], note: Callable[[dict[str, T], Values], None], found: dict[str, T], values: Values
+def note_turns(
+    bodies: Collection[str],
+    apart: bool,
+    note: Callable[[dict[str, T], Values], None],
+    found: dict[str, T],
+    values: Mapping[str, Any],
 ) -> None:
-    """``note`` without those of the values in ``branches`` that are empty since their branch was not taken."""
-    note(found, {v: a for v, a in values.items() if v not in branches or getattr(a, "shape", None) != (0,)})
+    """``note``, of the values in ``bodies`` each turn of a loop, and none of a branch not taken: it is empty."""
+    turns: dict[str, list[Any]] = {}
+    for value, given in values.items():
+        of = given if isinstance(given, list) and value in bodies else [given]
+        of = [a for a in of if value not in bodies or getattr(a, "shape", None) != (0,)]
+        turns[value] = of if apart or len(of) < 2 else _joined(of)
+    for number in range(max(map(len, turns.values()), default=0)):
+        note(found, {v: of[number] for v, of in turns.items() if number < len(of)})
+
+
+def _joined(turns: list[np.ndarray]) -> list[np.ndarray]:
+    """One array of several turns, where their shapes fit."""
+    if len({a.shape[1:] for a in turns}) > 1 or len({a.ndim for a in turns}) > 1:
+        return turns
+    if turns[0].ndim > 1:
+        return [np.concatenate(turns)]
+    return [np.stack(turns)] if len({a.shape for a in turns}) == 1 else turns
 
 
 def note_arrays(found: dict[str, np.ndarray], values: Values) -> None:
@@ -182,14 +201,23 @@ def note_arrays(found: dict[str, np.ndarray], values: Values) -> None:
 def note_shapes(whole: Collection[str], found: dict[str, Any], values: Values) -> None:
     """Keep of those that are arrays what :func:`looks` says of them, and the ``whole`` values themselves."""
     arrays = {v: a for v, a in values.items() if isinstance(a, np.ndarray)}
-    found.update((v, a if v in whole else looks(a)) for v, a in arrays.items())
+    found.update((v, a if v in whole else looks(a, found.get(v))) for v, a in arrays.items())
 
 
-def looks(array: np.ndarray) -> tuple[tuple[int, ...], bool, tuple[float, float]]:
-    """Its shape, whether it holds neither infinity nor NaN, and its least and greatest float (zeros without any)."""
-    if array.dtype.kind != "f" or not array.size:
-        return tuple(array.shape), True, (0.0, 0.0)
-    return tuple(array.shape), bool(np.isfinite(array).all()), (float(array.min()), float(array.max()))
+Looks = tuple[tuple[int, ...], bool, tuple[float, float], int]
+"""The shape of an array, whether it holds neither infinity nor NaN, its least and greatest float (zeros without any),
+and how often it was seen."""
+
+
+def looks(array: np.ndarray, before: Looks | None = None) -> Looks:
+    """What an array looks like; together with that of ``before``, in earlier turns of a loop."""
+    finite, ends, times = True, (0.0, 0.0), 1
+    if array.dtype.kind == "f" and array.size:
+        finite, ends = bool(np.isfinite(array).all()), (float(array.min()), float(array.max()))
+    if before is not None:
+        finite, times = finite and before[1], times + before[3]
+        ends = min(ends[0], before[2][0]), max(ends[1], before[2][1])
+    return tuple(array.shape), finite, ends, times
 
 
 def run_whole(data: bytes, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -116,8 +116,8 @@ def passes(
         (RAISE_OPSET, raise_opset),
         ("turn Constant nodes of the converter into initializers", lift_constants),
         *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
-        ("take branches into the graph", flatten),
-        ("turn Constant nodes of branches into initializers", lift_constants),
+        ("take bodies into the graph", flatten),
+        ("turn Constant nodes of bodies into initializers", lift_constants),
         ("remove what does nothing", remove_identities),
         ("remove what is not used", drop_dead),
         ("fix the shapes that the model fixes", fix_shapes),
@@ -132,7 +132,7 @@ def passes(
         *([*of_target, compute, fold] if of_target else []),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
-        ("say in which branch operators are", tag_new),
+        ("say in which body operators are", tag_new),
     )
 
 

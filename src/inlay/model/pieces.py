@@ -7,6 +7,7 @@ pieces before it. A graph of up to ``PIECE_NODES`` nodes is one piece.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,13 +20,14 @@ import onnx_ir as ir
 from inlay.errors import CompileFailed
 from inlay.model.collector import collector_paused
 from inlay.model.joins import joining_tails
-from inlay.model.native import Values, gathered, looks, note_arrays, note_shapes, note_taken
-from inlay.model.nesting import nested, values_of_branches
+from inlay.model.native import Values, gathered, looks, note_arrays, note_shapes, note_turns
+from inlay.model.nesting import nested, values_of_bodies
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
 
 T = TypeVar("T")
 _TYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType}
+_TURNS = re.compile(r"seq\((.*)\)")  # of what a loop computes
 
 PIECE_NODES = 2048
 """Nodes of a piece: with all of their values as outputs a session of so many takes 1.1 times as long as with one."""
@@ -48,7 +50,8 @@ class PiecewiseSession:
 
     Attributes:
         values: as above.
-        types: type of each value computed so far, in the runtime's notation.
+        types: type of each value computed so far, in the runtime's notation; those of loops are sequences.
+        bodies: those of the values that are computed in bodies.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class PiecewiseSession:
         quick: bool = False,
         briefly: bool = False,
     ) -> None:
-        self._branches = values_of_branches(proto).intersection(values)
+        self.bodies = values_of_bodies(proto).intersection(values)
         proto = nested(proto, values)
         outside = {*_computed(proto), *(i.name for i in proto.graph.input), *(t.name for t in proto.graph.initializer)}
         self.values = [v for v in values if v in outside]
@@ -73,12 +76,20 @@ class PiecewiseSession:
         self.types: dict[str, str] = {}
 
     def run(self, feed: Values) -> dict[str, np.ndarray]:
-        """The values by name, but for branches not taken. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
+        """The values by name, but for those of bodies that do not run. Of one that runs several times, see ``gather``.
+
+        Raises:
+            CompileFailed, RunFailed, Crashed, TimedOut: as of :meth:`gather`.
+        """
         found = self.gather([feed], note_arrays, {})
-        return {v: found[v] for v in self.values if v in found or v not in self._branches}
+        return {v: found[v] for v in self.values if v in found or v not in self.bodies}
 
     def gather(
-        self, feeds: Sequence[Values], note: Callable[[dict[str, T], Values], None], found: Mapping[str, T]
+        self,
+        feeds: Sequence[Values],
+        note: Callable[[dict[str, T], Values], None],
+        found: Mapping[str, T],
+        apart: bool = False,
     ) -> dict[str, T]:
         """What ``note`` makes of the values of each feed in turn, where they are computed: they need not travel.
 
@@ -86,12 +97,14 @@ class PiecewiseSession:
             feeds: inputs of the model.
             note: puts what it makes of some values into a dictionary, by value name; can be imported by its name.
             found: what it made before; is not changed.
+            apart: note each turn of a loop by itself. Otherwise those of one inference are one array, if they can be:
+                one after the other along the first axis, or along a new one where there are no two.
 
         Raises:
             CompileFailed, RunFailed: the runtime fails.
             Crashed, TimedOut: it ends its process, or takes too much time or memory.
         """
-        note = partial(note_taken, self._branches, note) if self._branches else note
+        note = partial(note_turns, self.bodies, apart, note) if self.bodies else note
         if self._pieces:
             noted = self._gather_pieces(feeds, note, found)
             if noted is not None:
@@ -242,6 +255,8 @@ class Inference:
     extremes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     # arrays that hold what a Concat joined, on the way to an output, by name
     joined: Mapping[str, np.ndarray] = field(default_factory=dict)
+    # how often values of loops were computed, by name; of those that were several times
+    turns: Mapping[str, int] = field(default_factory=dict)
 
 
 @collector_paused()
@@ -251,17 +266,18 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     values, outputs = _computed(proto), _outputs(proto)
     behind = {v.name for nodes in joining_tails(model).values() for n in nodes for v in n.outputs if v.name}
     session = PiecewiseSession(proto, store, values, quick=True)
-    found = session.gather([feed], partial(note_shapes, {*outputs} | behind), dict[str, Any]())
+    found = session.gather([feed], partial(note_shapes, {*outputs} | behind), dict[str, Any](), apart=True)
     whole = {v: found[v] for v in outputs if v in found}
     if not {*outputs}.issubset(values):  # one is an input or a constant
         whole = Session(proto, store, briefly=True).run(feed)
     noted = {v: looks(a) if isinstance(a, np.ndarray) else a for v, a in found.items()}
-    shapes = {v: shape for v, (shape, _, _) in noted.items()}
+    shapes = {v: shape for v, (shape, *_) in noted.items()}
     same = {shape: shape for shape in shapes.values()}  # many values share few shapes
     shapes = {v: same[shape] for v, shape in shapes.items()}
-    dtypes = {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}
-    infinite = frozenset(v for v, (_, finite, _) in noted.items() if not finite)
-    extremes = {v: ends for v, (_, _, ends) in noted.items() if dtypes.get(v) is ir.DataType.FLOAT}
+    types = {v: _TURNS.sub(r"\1", t) if v in session.bodies else t for v, t in session.types.items()}
+    dtypes = {v: _TYPES[t] for v, t in types.items() if t in _TYPES}
+    infinite = frozenset(v for v, (_, finite, *_) in noted.items() if not finite)
+    extremes = {v: ends for v, (_, _, ends, _) in noted.items() if dtypes.get(v) is ir.DataType.FLOAT}
     joined = {v: a for v, a in found.items() if v in behind and isinstance(a, np.ndarray)}
     return Inference(
         proto=proto,
@@ -272,6 +288,7 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
         infinite=infinite,
         extremes=extremes,
         joined=joined,
+        turns={v: times for v, (*_, times) in noted.items() if times > 1},
     )
 
 

@@ -71,6 +71,7 @@ class PreparedModel:
         allowed: names of the nodes that the search is restricted to; None for all.
         resolved: what the user's recipe amounts to; None without one.
         padded_by: the input that it was found to go by where samples hold padding; empty where that is not known.
+        shown: samples, by number, that together run every body that some sample runs, with how many each stands for.
     """
 
     file: ModelFile
@@ -85,6 +86,7 @@ class PreparedModel:
     allowed: frozenset[str] | None = None
     resolved: Resolved | None = None
     padded_by: str = ""
+    shown: tuple[tuple[int, int], ...] = ((0, 1),)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:
@@ -123,7 +125,7 @@ class PreparedModel:
         """The same with another form of the normalized model, and the outputs of that for ``feed``."""
         seen = run_visibly(model, self.store, feed)  # weights that stay are stored already
         changed = _indexed(self.file, replace(self.normalized, model=model), self.extraction, self.request, feed, seen)
-        return replace(changed, padded_by=self.padded_by), seen.outputs
+        return replace(changed, padded_by=self.padded_by, shown=self.shown), seen.outputs
 
     def label(self, precisions: Mapping[str, str] | Collection[str]) -> Placement:
         """The placement in which the named units have these precisions; static where only names are given."""
@@ -252,30 +254,49 @@ def _indexed(
     return prepared if request.recipe is None else restrict(prepared, request.recipe)
 
 
+_ALIKE = 16
+"""Samples that are looked at, at least, for how many take the same branches."""
+
+
 def where_taken(prepared: PreparedModel, feeds: Sequence[Mapping[str, np.ndarray]]) -> PreparedModel:
-    """``prepared`` with the units in branches of Ifs that none of ``feeds`` takes left in float.
+    """``prepared`` with the units in branches and loops that none of ``feeds`` runs left in float.
 
     Raises:
         CompileFailed, RunFailed, Crashed, TimedOut: the model does not run.
     """
     graph = prepared.graph
-    left = {n.branch: v for n in reversed(graph.nodes) for v in n.outputs if n.branch and graph.is_float(v)}
-    if not left:
+    inside = {n.branch: v for n in reversed(graph.nodes) for v in n.outputs if n.branch and graph.is_float(v)}
+    if not inside:
         return prepared
-    session = PiecewiseSession(prepared.emitter.base, prepared.store, [*left.values()])
-    for feed in feeds:
-        found = session.run(feed)
-        left = {branch: v for branch, v in left.items() if v not in found}
-        if not left:
+    session = PiecewiseSession(prepared.emitter.base, prepared.store, [*inside.values()])
+    alike: dict[frozenset[str], list[int]] = {}  # samples, by what they run
+    untaken = frozenset(inside)
+    for number, feed in enumerate(feeds):
+        if not untaken and (number >= _ALIKE or len(alike) == 1):
             break
-    untaken = frozenset(left)
+        found = session.run(feed)
+        taken = frozenset(branch for branch, value in inside.items() if value in found)
+        alike.setdefault(taken, []).append(number)
+        untaken -= taken
     request = replace(prepared.request, untaken=untaken)
-    return replace(prepared, request=request, units=_taken(prepared.units, graph, untaken))
+    units = _taken(prepared.units, graph, untaken)
+    return replace(prepared, request=request, units=units, shown=_covering(alike, frozenset(inside) - untaken))
+
+
+def _covering(alike: Mapping[frozenset[str], Sequence[int]], every: frozenset[str]) -> tuple[tuple[int, int], ...]:
+    """The first sample of few groups that together take ``every`` branch, and how many each stands for."""
+    found, left = list[tuple[int, int]](), every
+    while left:
+        taken = max(alike, key=lambda group: (len(group & left), len(alike[group])))
+        found.append((alike[taken][0], len(alike[taken])))
+        left -= taken
+    return tuple(found) or ((0, 1),)
 
 
 def _taken(units: tuple[Unit, ...], graph: Graph, untaken: frozenset[str]) -> tuple[Unit, ...]:
     def reason(branch: str) -> str:
-        return f"no sample takes this branch of {branch[1:]}, so its ranges are not known"
+        what = "takes this branch of" if graph.node(branch[1:]).op_type == "If" else "runs the body of"
+        return f"no sample {what} {branch[1:]}, so its ranges are not known"
 
     branches = {u.name: graph.node(u.name).branch for u in units}
     return tuple(
@@ -337,5 +358,6 @@ def _as_seen(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) -> G
         shapes={**graph.shapes, **seen.shapes, **fed},
         opset=graph.opset,
         infinite=seen.infinite,
+        turns=seen.turns,
     )
     return replace(found, masks=find_masks(found, {**given, **seen.extremes}))

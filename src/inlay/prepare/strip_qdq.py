@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from inlay.errors import InlayError, Late, ModelError, TargetError
-from inlay.model.flow import in_branches
+from inlay.model.flow import in_bodies
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.nesting import nested
@@ -150,7 +150,7 @@ def _unstated(moved: Transferred, graph: Graph) -> Iterator[Port]:
 
 def holds_quantized(file: ModelFile) -> bool:
     """Whether there is something to take apart: Q/DQ nodes, or operators on integers of ONNX or of a known runtime."""
-    foreign = any(node.domain not in ("", "ai.onnx") for node in in_branches(file.model.graph))
+    foreign = any(node.domain not in ("", "ai.onnx") for node in in_bodies(file.model.graph))
     return is_quantized(file.model, known_operators() if foreign else ())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -152,6 +153,17 @@ class RunInputs:
         """
         selection, more = self.parts.selection, self.judged - len(self.parts.selection)
         return selection.and_then(self.parts.calibration.evenly(more)) if more > 0 else selection
+
+    def timed_on(self, counted: Sequence[tuple[int, int]]) -> RunInputs:
+        """The same with latency measured on some samples for the calibration, which together take every branch.
+
+        They are given by number, with how many each stands for. Where samples differ in shape, or shapes are asked for,
+        those stay what it is measured on.
+        """
+        asked = self.config.shapes or self.config.batch is not None
+        if asked or len(counted) < 2 or len(self.workload.feeds) > 1:
+            return self
+        return replace(self, workload=Workload.of_some(self.parts.calibration.feeds, counted))
 
     def judged_on(self, judged: int, verification: int) -> RunInputs:
         """The same with so many samples for candidates and for the winner, evenly spaced."""

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from inlay.data import InputSpec, input_specs, template
 from inlay.errors import InlayError, ModelError
 from inlay.files import scratch
+from inlay.model.flow import is_start
 from inlay.model.load import ModelFile
 from inlay.model.onnx_library import check
 from inlay.model.store import model_bytes
@@ -44,11 +45,12 @@ class Quantizable:
     @classmethod
     def of(cls, prepared: PreparedModel) -> Quantizable:
         """That of ``prepared``."""
-        able = Counter(u.op_type for u in prepared.units if u.selectable)
+        units = [u for u in prepared.units if not is_start(prepared.graph.node(u.name))]
+        able = Counter(u.op_type for u in units if u.selectable)
         return cls(
-            {op: (able[op], n) for op, n in Counter(u.op_type for u in prepared.units).most_common()},
-            dict(Counter(form for u in prepared.units for form in u.forms)),
-            dict(rejection_counts(prepared.units).most_common()),
+            {op: (able[op], n) for op, n in Counter(u.op_type for u in units).most_common()},
+            dict(Counter(form for u in units for form in u.forms)),
+            dict(rejection_counts(units).most_common()),
         )
 
     def as_json(self) -> dict[str, Any]:

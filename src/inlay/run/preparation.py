@@ -134,7 +134,9 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
         journal.record_fact(MAX_OPSET, config.max_opset)
     feed, frozen = samples.feeds[0], inputs.frozen
     prepared = prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction, frozen)
-    return where_taken(prepared, samples.feeds)
+    prepared = where_taken(prepared, samples.feeds)
+    session.inputs = session.inputs.timed_on(prepared.shown)
+    return prepared
 
 
 def without_outliers(session: Session, prepared: PreparedModel) -> PreparedModel:

@@ -181,7 +181,7 @@ def build_unit_graph(graph: Graph, units: Sequence[Unit]) -> UnitGraph:
                 float_reader=float_reader,
                 kind=kind,
                 signature=signature,
-                size=graph.size(value) or 0,
+                size=(graph.size(value) or 0) * graph.turns.get(value, 1),
             )
         )
     sources = _layout_sources(graph, index)

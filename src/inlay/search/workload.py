@@ -25,17 +25,20 @@ class Workload:
         products: multiply-accumulates.
         moved: elements of activations that are read and written.
         constants: elements of weights, where there are products.
+        turns: how often it is asked for in one inference: operators in loops are several times.
     """
 
     kinds: tuple[str, ...]
     products: float = 0.0
     moved: float = 0.0
     constants: float = 0.0
+    turns: int = 1
 
     @property
     def features(self) -> tuple[float, float, float, float]:
-        """One call, products, moved elements, constants: times are linear in these."""
-        return 1.0, self.products, self.moved, self.constants
+        """Calls, products, moved elements, constants: times are linear in these."""
+        n = self.turns
+        return float(n), n * self.products, n * self.moved, n * self.constants
 
 
 def workloads(graph: Graph, parameters: CostParameters) -> list[tuple[Workload, str]]:
@@ -54,7 +57,8 @@ _MOVED = 8.0  # multiply-accumulates in float32 that take as long as reading or 
 def work(graph: Graph, unit: Unit) -> float:
     """About how long a unit takes in float32 on a CPU, in multiply-accumulates."""
     load = unit_workload(graph, unit)
-    return load.products + _MOVED * (load.moved + load.constants)
+    _, products, moved, constants = load.features
+    return products + _MOVED * (moved + constants)
 
 
 CASE_NAMES = ("float", "float behind low", "low behind float", "low")
@@ -83,7 +87,8 @@ def unit_workload(graph: Graph, unit: Unit) -> Workload:
     before = graph.producer(inputs[0]) if inputs and not products else None
     behind = [f"{node.op_type} behind {before.op_type}"] if before is not None else []
     kinds = dict.fromkeys([*behind, *named, node.op_type, family, "compute" if products else "elements"])
-    return Workload(tuple(kinds), products, read + written, constants)
+    turns = max((graph.turns.get(v, 1) for v in node.outputs), default=1)
+    return Workload(tuple(kinds), products, read + written, constants, turns)
 
 
 def _products(graph: Graph, node: Node, written: int) -> tuple[float, str]:

@@ -157,7 +157,7 @@ _OWN = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 def no_form_of(op_type: str) -> str:
     """The reason for people why an operator without a row stays in float."""
     if op_type in _CONTROL_FLOW:
-        return f"the operators inside {op_type} stay as they are"
+        return f"the operators inside {op_type} stay as they are: it carries something else than tensors"
     if op_type in _OWN:
         return f"{op_type} of the given model, which stays as it is"
     return f"{op_type} has no low-precision form on this target"
@@ -302,7 +302,9 @@ class Rules:
         """Why ``node`` cannot run in low precision here, or None when it can."""
         rule = self.rule(node)
         if node.domain == FLOW:
-            return "it only chooses between branches; the operators in them are decided one by one"
+            if node.op_type == "If":
+                return "it only chooses between branches; the operators in them are decided one by one"
+            return "it only repeats its body; the operators in that are decided one by one"
         if rule is None:
             return self.barred or no_form_of(node.op_type)
         for condition in rule.conditions:

@@ -185,7 +185,7 @@ def sole_producer(graph: Graph, node: Node, slot: int = 0) -> Node | None:
     """Producer of an input, if ``node`` alone reads the value."""
     value = node.inputs[slot] if slot < len(node.inputs) else ""
     producer = graph.producer(value) if value else None
-    if producer is None or len(graph.consumers(value)) != 1 or value in graph.captured:
+    if producer is None or len(graph.consumers(value)) != 1 or graph.is_read_below(value):
         return None
     return producer
 
@@ -210,7 +210,7 @@ def _stays_bare(graph: Graph, rules: Rules, port: Port) -> bool:
 
 def _fused_activation(graph: Graph, node: Node, rules: Rules) -> Node | None:
     """The activation that is fused into ``node``: the only consumer of its only output."""
-    if len(node.outputs) != 1 or node.outputs[0] in graph.captured:
+    if len(node.outputs) != 1 or graph.is_read_below(node.outputs[0]):
         return None
     consumers = graph.consumers(node.outputs[0])
     if len(consumers) != 1 or consumers[0].node == GRAPH_OUTPUT or consumers[0].slot != 0:

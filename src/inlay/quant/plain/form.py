@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from inlay.model.flow import in_branches
+from inlay.model.flow import in_bodies
 from inlay.model.passes.steps import constant_of, is_standard
 from inlay.quant.plain.graph import IntegerOperator, Leftover, NotPlain, PlainGraph, input_of
 from inlay.quant.plain.moves import follow, write_move
@@ -26,7 +26,7 @@ from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 
 def is_quantized(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> bool:
     """Whether a model holds Q or DQ nodes, or operators of ONNX or of ``operators`` that work on integers."""
-    return any(map(known_integer(operators), in_branches(model.graph)))
+    return any(map(known_integer(operators), in_bodies(model.graph)))
 
 
 def known_integer(operators: Sequence[IntegerOperator] = ()) -> Callable[[ir.Node], bool]:

@@ -300,7 +300,7 @@ class _Race:
             inferences = int(np.clip(_PROFILE_NS / ns, *_PROFILED))
             if "profile" not in self._worker.lacks:
                 with suppress(TargetError):
-                    kernels = self._worker.profile(built.artifact, self._one_shot.feeds[0], inferences)
+                    kernels = self._worker.profile(built.artifact, self._one_shot.timed, inferences)
             self._instant.learn(built.choice.labels, kernels, ns)
         if built.accuracy is not None and not built.kept:
             missed_db = built.accuracy.sqnr_db - built.accuracy.margin_db - _MARGIN_DB
@@ -312,7 +312,7 @@ class _Race:
             self._glances[artifact.digest] = np.nan
             with suppress(TargetError):
                 if self._timing:
-                    feed, seed = self._one_shot.feeds[0], self._asked.seed
+                    feed, seed = self._one_shot.timed, self._asked.seed
                     self._worker.load(artifact)  # outside of the time for readings
                     until = replace(self._deadline, at=self._deadline.clock() + _GLANCE_S)
                     timing = self._worker.time([artifact], feed, _GLANCES, _SLOT_NS, seed, lambda: until.left)
@@ -345,7 +345,7 @@ class _Race:
         """Speed-up of each over the given model and over the first, from interleaved blocks; empty where untimed."""
         if not self._timing:
             return [], []
-        artifacts, feed = [self._asked.given, *(b.artifact for b in built)], self._one_shot.feeds[0]
+        artifacts, feed = [self._asked.given, *(b.artifact for b in built)], self._one_shot.timed
         try:
             self._worker.load(self._asked.given)  # outside of the time for readings
             until = max(self._deadline.at, self._deadline.clock() + self._race_s(built[0], len(artifacts)))

@@ -13,7 +13,7 @@ import numpy as np
 from inlay.calibrate import policy
 from inlay.calibrate.observe import halves
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.data import InputSpec, Samples, fixed_values, save_feed
+from inlay.data import InputSpec, Samples, Workload, fixed_values, save_feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
@@ -103,6 +103,7 @@ class OneShot:
     reference: Sequence[Outputs]  # outputs of the given model for each of them
     test: StressTest  # variations of them
     prepared: PreparedModel  # the model
+    timed: Path  # what models are timed and profiled on: one sample, or some that together take all branches
 
     @classmethod
     def open(
@@ -140,6 +141,7 @@ class OneShot:
         extraction = strip_qdq(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=asked.sizes)
         prepared = where_taken(prepared, samples.feeds)
+        shown = prepared.shown
         if asked.real and extraction is None:
             soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
@@ -151,6 +153,7 @@ class OneShot:
             reference=reference,
             test=test,
             prepared=prepared,
+            timed=feeds[0] if len(shown) == 1 else Workload.of_some(samples.feeds, shown).save(work / "timed"),
         )
 
     @cached_property

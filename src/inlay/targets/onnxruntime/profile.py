@@ -13,7 +13,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ _VALUE_SUFFIX = re.compile(
 _MOVES = ("SpaceToDepth", "DepthToSpace")  # pixels of quantized values, as forms of low precision do
 _WRITTEN = re.compile(r"(.+)_MatMulInteger(_\d+)?(_turned)?")  # of a product's name, what it is written as
 _PACKED = ("DynamicQuantize", "MatMulNBits")  # their weights are not among their inputs once they are packed
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
 @dataclass(frozen=True)
@@ -109,17 +107,16 @@ def _parts_of_products(model: onnx.ModelProto, nodes: Mapping[str, onnx.NodeProt
     return found
 
 
-def _branches(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    graphs = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return graphs if node.op_type == "If" else []
+def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
 
 
-def _in_branches(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph, and those in branches of its Ifs; bodies of loops run more than once."""
+def _in_bodies(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph, and those in its bodies, and in bodies within them."""
     for node in graph.node:
         yield node
-        for branch in _branches(node):
-            yield from _in_branches(branch)
+        for body in _bodies(node):
+            yield from _in_bodies(body)
 
 
 class Attribution:
@@ -131,7 +128,7 @@ class Attribution:
     """
 
     def __init__(self, model: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
-        given, ran = [*_in_branches(model.graph)], [*_in_branches(optimized.graph)]
+        given, ran = [*_in_bodies(model.graph)], [*_in_bodies(optimized.graph)]
         self._producer = {v: n for n in given for v in n.output if v}
         own = [n for n in given if not re.search(f"{_BAND}$", n.name)]
         self._nodes = {n.name: n for n in own if not self._at_boundary(n)}
@@ -140,7 +137,7 @@ class Attribution:
         self._product_of = _parts_of_products(model, self._nodes)
         self._public = public_names(model.graph)
         self._kernels = {n.name: n for n in ran}
-        self._within = {n.name: [i.name for branch in _branches(n) for i in branch.node] for n in ran}
+        self._within = {n.name: [i.name for body in _bodies(n) for i in body.node] for n in ran}
         self._writer = {v: n for n in ran for v in n.output if v}
         self._readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in ran:
@@ -148,17 +145,8 @@ class Attribution:
                 self._readers[value].append(node)
 
     def within(self, name: str) -> Sequence[str]:
-        """The kernels in branches of the If called ``name``, whose time is in its own."""
+        """The kernels in bodies of the operator called ``name``, whose time in all turns is in its own."""
         return self._within.get(name, ())
-
-    @cached_property
-    def has_bodies(self) -> bool:
-        """Whether some kernels are those of Loop or Scan bodies, whose time is in their owner's, or of Ifs there."""
-        return any(n.op_type in _CONTROL_FLOW for n in self._kernels.values())
-
-    def knows(self, name: str) -> bool:
-        """Whether the optimized graph has a kernel called ``name``."""
-        return name in self._kernels
 
     def kernel(self, name: str, op_type: str, ns: float, precision: str) -> KernelTime:
         """One kernel with its cause; without nodes and values where none was found."""
@@ -279,13 +267,12 @@ class Attribution:
 def kernels(events: Iterable[Event], attribution: Attribution, warm_up: int) -> list[KernelTime]:
     """Every kernel with its cause and its median time; one slow inference among many does not count.
 
-    Kernels of Loop and Scan bodies are left out: their owner's time holds theirs. That of an If is without those of its
-    branches.
+    That of a kernel in a loop is of all turns together, and that of an If, Loop or Scan is without those in its bodies.
     """
     found = []
-    known = [e for e in events if not attribution.has_bodies or attribution.knows(e.name)]
-    ns_of = {e.name: float(np.median(e.ns[warm_up:])) for e in known}
-    for event in known:
+    events = list(events)
+    ns_of = {e.name: float(np.median(e.ns[warm_up:])) for e in events}
+    for event in events:
         ns = max(0.0, ns_of[event.name] - sum(ns_of.get(name, 0.0) for name in attribution.within(event.name)))
         found.append(attribution.kernel(event.name, event.op_type, ns, event.precision))
     return found
