@@ -87,7 +87,7 @@ def test_a_name_of_a_wing_that_is_not_installed_is_an_attribute_error(monkeypatc
 
 def test_an_executor_that_is_not_installed_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab, "joined", lambda group: {})
-    with pytest.raises(UsageError, match="--ray auto: the part of Inlay that measures with Ray is not installed"):
+    with pytest.raises(UsageError, match="--ray auto: this part of Inlay is not installed"):
         lab.measuring("auto", (), print)
 
 
