@@ -117,9 +117,10 @@ def _started(node: ir.Node, graph: ir.Graph, names: Counter[str | None], taken: 
 
 def _passed_on(output: ir.Value, body: ir.Graph) -> ir.Value:
     """What a result of a branch is: Identities are only there because a branch cannot return what it captures."""
-    node = output.producer()
+    shape, node = output.shape, output.producer()
     while node is not None and node.graph is body and is_standard(node, "Identity") and node.inputs[0] is not None:
         output, node = node.inputs[0], node.inputs[0].producer()
+    output.shape = shape if output.shape is None else output.shape  # what is carried is of unknown shape otherwise
     return output
 
 

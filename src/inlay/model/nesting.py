@@ -336,7 +336,10 @@ class _Nesting:
             return
         passed = self._free(f"{name}_passed")
         body.node.append(onnx.helper.make_node("Identity", [name], [passed], passed))
-        body.output.append(_info(passed, dtype))
+        info = _info(passed, dtype)
+        if value in self._infos and self._infos[value].type.tensor_type.elem_type:
+            info.type.CopyFrom(self._infos[value].type)  # a runtime's Scan asks for shapes as well
+        body.output.append(info)
 
 
 def _info(name: str, dtype: int) -> onnx.ValueInfoProto:
