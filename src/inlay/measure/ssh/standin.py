@@ -7,6 +7,7 @@ A message keeps the bytes that it was read from, so that what nobody asks for co
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,25 @@ def table(messages: Iterable[Any]) -> str:
     """
     fields, values = dict[str, Any](), dict[str, Any]()
     kinds = {1: "double", 2: "float", 9: "text", 12: "bytes"}
-    for each in messages:
-        fields[each.name] = {
+    waiting = [*messages]
+    while waiting:
+        each = waiting.pop()
+        waiting += each.nested_types
+        fields[_named(each)] = {
             f.number: (
                 f.name,
-                f.message_type.name if f.message_type else kinds.get(f.type, "int"),
+                _named(f.message_type) if f.message_type else kinds.get(f.type, "int"),
                 f.is_repeated if hasattr(f, "is_repeated") else f.label == f.LABEL_REPEATED,
             )
             for f in each.fields
         }
-        values[each.name] = {v.name: v.number for e in each.enum_types for v in e.values}
+        values[_named(each)] = {v.name: v.number for e in each.enum_types for v in e.values}
     return json.dumps({"fields": fields, "values": values})
+
+
+def _named(message: Any) -> str:
+    """The name of a message with those that it is defined in, such as ``TypeProto.Tensor``."""
+    return str(message.full_name).partition(".")[2]
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -181,10 +190,10 @@ class helper:  # noqa: N801
     @staticmethod
     def tensor_dtype_to_np_dtype(kind: int) -> np.dtype:
         """The array type of a tensor's; of types that numpy does not know, that of equally many bytes."""
-        names = {v: k for k, v in _enums["TensorProto"].items()}
+        names = {v: k for k, v in reversed(_enums["TensorProto"].items())}  # types come first, places behind them
         known = {"FLOAT": "float32", "DOUBLE": "float64", "BOOL": "bool", "STRING": "object", "BFLOAT16": "uint16"}
         name = known.get(names[kind], names[kind].lower())
-        return np.dtype(name if hasattr(np, name) or name in ("bool", "object") else "uint8")
+        return np.dtype(name if re.fullmatch(r"bool|object|float(16|32|64)|u?int(8|16|32|64)", name) else "uint8")
 
 
 def use(text: str) -> None:
