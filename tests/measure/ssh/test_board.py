@@ -44,8 +44,9 @@ def feed(tmp_path: Path) -> Path:
     return tmp_path / "feed.npz"
 
 
-def causes(kernels: list[KernelTime]) -> list[tuple[object, ...]]:
-    return [(k.name, k.op_type, k.precision, k.nodes, k.values, k.kind) for k in kernels]
+def causes(kernels: list[KernelTime]) -> set[tuple[object, ...]]:
+    """All but times, order, and the numbers that the runtime draws for names of its own."""
+    return {(k.name.partition("_token_")[0], k.op_type, k.precision, k.nodes, k.values, k.kind) for k in kernels}
 
 
 def test_a_board_answers_as_a_worker_does_and_nothing_stays_there(
@@ -133,7 +134,7 @@ def test_a_program_on_the_board_measures_by_rules_that_are_here(
     with measuring(None, [spec], print, bare.url()) as lab, lab.start(spec, tmp_path, lambda: 600.0) as far:
         with Worker(spec, tmp_path) as near:
             assert far.fingerprint == near.fingerprint
-        assert far.time([artifact], feed, 1, 1000, 0).ns.tolist() == [[2_500_000.0]]
+        assert far.time([artifact], feed, 1, 1000, 0).ns.tolist() == [[pytest.approx(2_500_000.0)]]
         (outputs,) = far.run(artifact, [feed])
         assert outputs, "of the numeric reference, as the program gives none"
 
@@ -241,6 +242,7 @@ def test_a_disk_that_is_full(bare: Board, tiny: Path, artifact: Artifact, feed: 
         filler.write_bytes(bytes(shutil.disk_usage(tiny).free))
         with pytest.raises(NoDevice, match=r"No space left on device: free some there, or name another folder"):
             worker.run(artifact, [feed])
+    filler.write_bytes(bytes(filler.stat().st_size + shutil.disk_usage(tiny).free))
     assert "free some there" in _refused(bare, tmp_path, folder=str(tiny))
 
 
