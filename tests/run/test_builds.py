@@ -28,7 +28,7 @@ class Counting(NullTarget):
         return super().compile(model)
 
 
-@pytest.mark.parametrize("most", [18, 30])
+@pytest.mark.parametrize("most", [10, 14])  # with more the search is done before
 @pytest.mark.matrix
 def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     onnx.save(honesty.network(), tmp_path / "model.onnx")
@@ -65,7 +65,7 @@ def test_a_profile_counts_where_it_is_built(is_profiled: bool, tmp_path: Path, m
     onnx.save(honesty.network(), tmp_path / "model.onnx")
     monkeypatch.setattr(NullExecutable, "is_profiled", is_profiled, raising=False)
     target = Counting(noise=0.0, scale=50.0)
-    config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_builds=18, cost_db=False)
+    config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_builds=12, cost_db=False)
     asked = TuneRequest(
         file=load(tmp_path / "model.onnx"),
         out=tmp_path / "out",
@@ -75,10 +75,10 @@ def test_a_profile_counts_where_it_is_built(is_profiled: bool, tmp_path: Path, m
     )
     search = tune(asked).search
     if is_profiled:
-        assert search["measurements"] > 8
+        assert search["measurements"] >= 6
         assert search["builds"] <= target.built
     else:
-        assert search["measurements"] <= 8
+        assert search["measurements"] <= 4
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])  # without noise, decisions about scales are measured, too
