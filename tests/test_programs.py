@@ -22,6 +22,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 import inlay
 from inlay.autotuner import QDQAutotuner, RegionType
+from inlay.measure.ssh.address import address_of
 from inlay.portfolio.plan import read_plan
 from inlay.recording.pipeline import read_pipeline
 from inlay.space.recipe_file import load_recipe
@@ -96,6 +97,7 @@ RUN = (
     ("guide.md", "inlay-recipe: 1"),
     ("guide.md", "models:"),
     ("fleets.md", "budget: 4h"),
+    ("devices.md", "pi5:"),
     ("targets.md", "case $INLAY_DO"),
     ("targets.md", "inlay-rules: 1"),
     ("targets.md", "from inlay.targets.command"),
@@ -204,6 +206,14 @@ def test_the_fleet_of_the_guide(here: Path) -> None:
     assert plan.budget_s == 4 * 3600
     assert len(plan.entries) == 2 * 2 * 2
     assert {e.most_s for e in plan.entries} == {math.inf, 1800.0}
+
+
+def test_the_devices_of_the_docs(here: Path) -> None:
+    (here / "devices.yaml").write_text(block("devices.md", "pi5:"), encoding="utf8")
+    assert str(address_of("pi5")) == "pi5"
+    graviton = address_of("graviton")
+    assert (graviton.user, graviton.host, graviton.folder) == ("ec2-user", "10.0.0.8", "/var/tmp")
+    assert graviton.words == ["/opt/py/bin/python3"]
 
 
 def test_the_program_and_the_rules_for_a_device_of_ones_own(here: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inlay.targets import base, preconditions
+from inlay.targets import base, preconditions, registry
 from inlay.targets.base import Calibrates, LacksSome, lacks_of
 from inlay.targets.null import NullTarget
 from inlay.targets.onnxruntime.target import OrtCpuTarget
@@ -21,7 +21,7 @@ ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (?:target|class|executable) \| \S.*
 def abilities() -> dict[str, str]:
     """The optional protocols, each with its one member."""
     found = {}
-    for module in (base, preconditions):
+    for module in (base, preconditions, registry):
         for name, kind in vars(module).items():
             if getattr(kind, "_is_runtime_protocol", False) and kind.__module__ == module.__name__:
                 members = {*vars(kind).get("__annotations__", ()), *(m for m in vars(kind) if not m.startswith("_"))}

@@ -219,7 +219,7 @@ def test_its_use_is_reported_to_nobody() -> None:
 @pytest.fixture
 def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that has it, whatever this one has."""
-    monkeypatch.setattr("inlay.targets.openvino.target.cpu_flags", lambda: cpu_flags() | {"avx512_bf16"})
+    monkeypatch.setattr("inlay.targets.machine.cpu_flags", lambda: cpu_flags() | {"avx512_bf16"})
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_it_rounds_floats_by_itself_where_the_processor_has_products_in_fewer_bi
     machine: str, flags: set[str], kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr("inlay.targets.openvino.target.cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr("inlay.targets.machine.cpu_flags", lambda: frozenset(flags))
     assert (OpenVinoCpuTarget().own_precision is not None) is kept
     assert OpenVinoCpuTarget(precision="bf16").own_precision is not None
     assert OpenVinoCpuTarget(precision="f32").own_precision is None
