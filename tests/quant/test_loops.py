@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -209,16 +209,18 @@ def test_watching_a_scan_changes_nothing(
     for name, array in run_reference(nested(flat), feed).items():
         np.testing.assert_array_equal(array, want[name])
     shown = PiecewiseSession(flat, WeightStore(tmp_path), ["sum", "row"])
-    turns: dict[str, Any] = shown.gather([feed], _listed, {}, apart=True)
+    turns = turns_of(shown, feed)
     assert [a.shape for a in turns["sum"]] == [small] * 4
     np.testing.assert_array_equal(turns["sum"][-1], want["last"])
     first = np.take(feed["x"], -1 if backwards[0] else 0, axes[0])
     np.testing.assert_array_equal(turns["row"][0], first)
 
 
-def _listed(found: dict[str, Any], values: Any) -> None:
-    for name, array in values.items():
-        found[name] = [*found.get(name, []), array]
+def turns_of(session: PiecewiseSession, feed: Feed) -> dict[str, list[np.ndarray]]:
+    """What each watched value was, in order; a function of this module could not be imported where it is computed."""
+    note: Any = list.append
+    noted: Any = session.gather([feed], note, cast(Any, []), apart=True)
+    return {name: [values[name] for values in noted if name in values] for name in {n for v in noted for n in v}}
 
 
 def test_what_grows_and_what_no_turn_takes_is_watched(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_what_grows_and_what_no_turn_takes_is_watched(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     flat = ir.to_proto(flattened(ir.from_proto(model)))
     session = PiecewiseSession(flat, WeightStore(tmp_path), ["grown", "e", "squares", "v"])
-    turns: dict[str, Any] = session.gather([{"x": np.array([3.0], np.float32)}], _listed, {}, apart=True)
+    turns = turns_of(session, {"x": np.array([3.0], np.float32)})
     grown = [[3, 2], [3, 2, 2], [3, 2, 2, 2]]
     assert [a.tolist() for a in turns["grown"]] == grown
     assert [a.tolist() for a in turns["e"]] == [[-3, -2], [-3, -2, -2, -2]], "the first and the last turn"

@@ -109,7 +109,7 @@ def test_a_run_on_a_board_that_is_cut_off_ends_as_one_here(
 ) -> None:
     path = save(small_model())
     plain = inlay.tune(path, out=tmp_path / "plain", **options(count))
-    cuts = Cuts(full, most, 0.3, np.random.default_rng(seed))
+    cuts = Cuts(full, most, 0.5, np.random.default_rng(seed))
     with monkeypatch.context() as patched:
         cut(patched, cuts)
         far = inlay.tune(path, out=tmp_path / "far", device=full.url(), **options(count))
