@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.quant.observers import Histogram, Range, limits_of
+from inlay.quant.limits import limits_of
+from inlay.quant.observers import Histogram, Range
 from inlay.testing import Builder
 from tests.support.onnx_queries import ops
 from tests.support.runtime import optimized

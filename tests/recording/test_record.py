@@ -335,7 +335,7 @@ def test_what_a_pipeline_may_not_say(text: str, said: str, tmp_path: Path) -> No
 
 def test_the_hook_runs_in_a_python_without_inlay_and_of_earlier_versions() -> None:
     trees = [ast.parse(p.read_text(), feature_version=(3, 8)) for p in Path(hook.__path__[0]).glob("*.py")]
-    assert len(trees) > 3
+    assert len(trees) >= 3
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
     names |= {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}

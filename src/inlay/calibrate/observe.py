@@ -23,7 +23,8 @@ from inlay.model.pieces import PiecewiseSession
 from inlay.model.pool import Stored, TaskLost, WorkerPool, each, may_have_pool, pool_for, width
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
-from inlay.quant.observers import UNLIMITED, Histogram, Range, count, limits_of, widen
+from inlay.quant.limits import limits_of
+from inlay.quant.observers import UNLIMITED, Histogram, Range, count, widen
 from inlay.quant.positions import Positions, find_positions
 from inlay.types import Placement
 
