@@ -48,7 +48,9 @@ def contradicted(
     bound_db: float | None,
     asked_db: float | None,
 ) -> dict[str, Interval]:
-    """Models that keep the bound and are notably faster by the only readings that there are, by origin.
+    """Models that keep the bound and may be notably faster by the only readings that there are, by origin.
+
+    They show it, or are too few to show anything, and the model was not notably slower in them.
 
     Args:
         measured: speed-ups in fresh processes, by key, which say more than those of the search.
@@ -59,6 +61,8 @@ def contradicted(
     known = {*given_up, *measured, *(r.candidate.key for r in rejected)}
     wanted = least_db(rejected, bound_db) if rejected else -math.inf
     least = max(math.inf if wanted is None else wanted, -math.inf if asked_db is None else asked_db)
+    given = judged[0].trial.outcome
+    slowest_ns = NOTABLE * given.latency.ns if isinstance(given, Measured) else math.inf
     return {
         _origin(c): c.trial.outcome.latency.speedup
         for c in judged[1:]
@@ -66,8 +70,12 @@ def contradicted(
         and c.trial.feasible
         and c.key not in known
         and c.trial.outcome.accuracy.sqnr_db >= least
-        and c.trial.outcome.latency.speedup.shows_gain(NOTABLE)
+        and _may_gain(c.trial.outcome.latency, slowest_ns if c.placement else 0.0)
     }
+
+
+def _may_gain(latency: Latency, slowest_ns: float) -> bool:
+    return latency.speedup.shows_gain(NOTABLE) or (not latency.speedup.is_told and latency.ns < slowest_ns)
 
 
 def told(base: Entry, others: Iterable[Entry], level: float) -> dict[str, Interval]:
