@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from inlay.errors import TargetError
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
-from inlay.run.evaluation.judging import STEERING_DB, EvaluationJudge
+from inlay.run.evaluation.judging import STEERING_DB, EvaluationJudge, Verdict
 from inlay.run.given import Given
 from inlay.run.preparation import Calibrated
 from inlay.run.session import Session
@@ -41,8 +41,8 @@ def steered(session: Session, given: Given, model: Calibrated) -> Given:
     if known is None:
         known = session.journal.record_fact(STEERING_DB, _by_recipes(session, given, model, recipes))
     else:
-        for placement in recipes.values():
-            evaluation.recall(placement.digest)
+        for name, placement in recipes.items():
+            _remark(evaluation, name, evaluation.recall(placement.digest))
     session.inputs = replace(session.inputs, config=replace(config, steering_db=known))
     return given.bounded(session.inputs.config.searched)
 
@@ -63,6 +63,7 @@ def _by_recipes(session: Session, given: Given, model: Calibrated, recipes: Mapp
         if accuracy is None or accuracy.sqnr_db < broken + _STEP_DB:  # that one need not be evaluated
             continue
         verdict = evaluation.verdict(file, placement.digest, accuracy.sqnr_db, session.plan.least_search())
+        _remark(evaluation, name, verdict)
         if verdict.failure:
             break
         if not verdict.breaks:
@@ -72,6 +73,12 @@ def _by_recipes(session: Session, given: Given, model: Calibrated, recipes: Mapp
     if math.isinf(broken):
         return DEFAULT_MIN_SQNR_DB
     return min(max(_MOST_DB, broken + _STEP_DB), _needed(evaluation, broken))
+
+
+def _remark(evaluation: EvaluationJudge, name: str, verdict: Verdict | None) -> None:
+    """Note what is wrong with a recipe: that its SQNR is below what is asked for then does not say why."""
+    if verdict is not None and verdict.breaks:
+        evaluation.remarks.append(f"{name}: {verdict.why}")
 
 
 def _needed(evaluation: EvaluationJudge, broken: float) -> float:

@@ -156,6 +156,7 @@ class EvaluationJudge:
     points: dict[tuple[str, str], Point] = field(default_factory=dict)
     # seconds that evaluations of models besides the given one took in this session
     asked: list[float] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # on models that were evaluated before the search
 
     def begin(self, end: Deadline) -> None:
         """Evaluate the given model, before all work: without its scores there is nothing to hold others against.
@@ -246,11 +247,10 @@ class EvaluationJudge:
             known = self.journal.record_fact(EVALUATION.of(name), _directed(found, self.allowed))
         return self._of(known, name, sqnr_db)
 
-    def recall(self, name: str) -> None:
+    def recall(self, name: str) -> Verdict | None:
         """Count a model in that an earlier session evaluated, if it did."""
         known, sqnr_db = self.journal.fact(EVALUATION.of(name)), self.journal.fact(EVALUATED_DB.of(name))
-        if known is not None and sqnr_db is not None:
-            self._of(known, name, sqnr_db)
+        return None if known is None or sqnr_db is None else self._of(known, name, sqnr_db)
 
     def _of(self, known: Evaluation, name: str, sqnr_db: float) -> Verdict:
         scores = tuple(self._score(each, known) for each in self.allowed)
@@ -296,7 +296,7 @@ class EvaluationJudge:
         untold = [name for name in self.of_given.scores if name not in {a.name for a in self.allowed}]
         if untold:
             found.append(f"not bounded, as it is not said whether larger is better: {', '.join(untold)}")
-        found += [relation.told(drop) for relation, drop in self.relations()]
+        found += [*self.remarks, *(relation.told(drop) for relation, drop in self.relations())]
         if self.of_given.remark:
             found.append(f"--evaluate {self.of_given.remark}; nothing is lost")
         if self.asked:
