@@ -53,6 +53,7 @@ class Strategies:
     guided: Guided  # the cost-model strategy; also searches again where the winner fails on unseen samples
     joined: Mapping[str, JoinedStrategy]  # what joined the run
     chain: Strategy  # all that the run uses, one after the other
+    further: Strategy  # what is left where the chain ended as done
     probing_s: list[float]  # seconds of each series of noise probes
 
     def save_costs(self, session: Session) -> None:
@@ -105,8 +106,16 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
         "refine": [refine],
         "anchors": [],
     }
-    chain = Chain([anchors, *after_anchors[config.strategy]], lambda: guided.is_done)
-    return Strategies(anchors=anchors, guided=guided, joined=joined, chain=chain, probing_s=asked.probing_s)
+    chosen = after_anchors[config.strategy]
+    chain = Chain([anchors, *chosen], lambda: guided.is_done)
+    return Strategies(
+        anchors=anchors,
+        guided=guided,
+        joined=joined,
+        chain=chain,
+        probing_s=asked.probing_s,
+        further=Chain([guided.further(), *(each for each in chosen if each is not guided)]),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +142,7 @@ class _Asked:
             patience=lambda: SOLVING * self.time.end().left,
             profiles=self.evaluator.times_kernels,
             usual_rewrites=lambda: journal.once(USUAL_REWRITES, self._usual_rewrites),
-            goes_on=lambda: (config.budget_s or math.inf) > (journal.fact(DONE) or math.inf),
+            goes_on=lambda: budget.is_to_be_used or (config.budget_s or math.inf) > (journal.fact(DONE) or math.inf),
         )
         least_db = config.searched.min_sqnr_db
         return Surrogate(

@@ -217,8 +217,16 @@ def _confirm(
         weigh=crossfit.weigh,
         briefly=ended.interrupted,
     )
-    confirmed = latest = confirmation.decide(evaluator.incumbent)
-    rejected, builds, measured = confirmed.rejected, 0, confirmed.measured
+    confirmed, begun = confirmation.decide(evaluator.incumbent), worker.builds
+    if confirmed.is_for_accuracy and search.strategies.guided.is_done and not ended.interrupted:
+        session.stage("look further: what is fastest is not shown to keep the bound", search.time.end)
+        search.budget.is_to_be_used = True
+        further = search.strategies.further
+        search_until(search.budget, further, evaluator, model.candidates, session.progress, search.ahead)
+        session.stage("confirm the winner in fresh processes")
+        confirmed = confirmation.decide(evaluator.incumbent)
+    latest, rejected, measured = confirmed, confirmed.rejected, confirmed.measured
+    builds = worker.builds - begun
     limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
         least_db = latest.least_db(config.searched.min_sqnr_db)

@@ -70,6 +70,14 @@ class Guided(Scripted):
         """A strategy that proposes the fastest models of at least ``least_db`` dB, until one keeps that."""
         return Scripted("retreat", partial(self._retreat, least_db))
 
+    def further(self) -> Strategy:
+        """A strategy that goes on where this one ended as done."""
+        return Scripted("guided", self._further)
+
+    def _further(self) -> Dialogue:
+        yield from self._explore()
+        yield from self._front()
+
     def _propose(self) -> Dialogue:
         if not self._graph.changeable.any():
             return

@@ -61,7 +61,7 @@ from inlay.run.confirm.delivered import (
     least_of_sturdy,
     passed_over,
 )
-from inlay.run.confirm.evidence import most_credible
+from inlay.run.confirm.evidence import most_credible, outpaced
 from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.confirm.undecided import (
     by_search,
@@ -192,8 +192,7 @@ class Confirmation:
             troubles += [f"{origins[key]} was passed over: {lacking(db)}" for key, db in short.items()]
         troubles += passed_over(champion, contenders, verifier)
         troubles += [f"equal devices disagree about {origins[key]}: {how}" for key, how in fresh.disagreed.items()]
-        if fresh.is_busy:
-            troubles.append(WAS_BUSY)
+        troubles += [WAS_BUSY] if fresh.is_busy else []
         confirmed = self._confirmed(best, base, champion, verifier, effort, troubles)
         finalists = {e.key: e.file for e in (champion, base, *others)}
         anchors = [gain(base, e).value for e in others if e.is_anchor]
@@ -215,6 +214,7 @@ class Confirmation:
             anchor_speedup=max([1.0, *anchors]),
             evidence=verifier.evidence(champion, plan.before_writing),
             given_up=frozenset(fresh.given_up),
+            is_outpaced=outpaced(champion, contenders, verifier.weighed, lambda e: e.candidate.speedup),
         )
 
     def _confirmed(
