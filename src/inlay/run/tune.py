@@ -217,15 +217,19 @@ def _confirm(
         weigh=crossfit.weigh,
         briefly=ended.interrupted,
     )
-    confirmed, begun = confirmation.decide(evaluator.incumbent), worker.builds
+    confirmed = latest = confirmation.decide(evaluator.incumbent)
+    rejected, measured, begun = confirmed.rejected, confirmed.measured, worker.builds
     if confirmed.is_for_accuracy and search.strategies.guided.is_done and not ended.interrupted:
         session.stage("look further: what is fastest is not shown to keep the bound", search.time.end)
         search.budget.is_to_be_used = True
         further = search.strategies.further
         search_until(search.budget, further, evaluator, model.candidates, session.progress, search.ahead)
         session.stage("confirm the winner in fresh processes")
-        confirmed = confirmation.decide(evaluator.incumbent)
-    latest, rejected, measured = confirmed, confirmed.rejected, confirmed.measured
+        latest = confirmation.decide(evaluator.incumbent)
+        known = {r.candidate.key for r in latest.rejected}
+        rejected = (*(r for r in rejected if r.candidate.key not in known), *latest.rejected)
+        measured = {**measured, **latest.measured}
+        confirmed = latest = confirmed.or_better(latest)
     builds = worker.builds - begun
     limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
