@@ -12,7 +12,7 @@ LOCK := requirements/dev.lock
 BUDGET ?= 1h
 JOBS ?= auto
 PARALLEL = -n $(JOBS) --dist worksteal
-.PHONY: help setup demo test test-all browser services fuzz lint format bench layout core docs lock clean
+.PHONY: help setup demo test test-all browser services fuzz lint format bench layout core docs changelog release lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -82,6 +82,16 @@ core: $(STAMP)  ## count the lines that every run needs, and those of the wings 
 
 docs: $(STAMP)  ## build the documentation into site
 	$(BIN)/sphinx-build -q -W -b html docs site
+
+changelog: $(STAMP)  ## show what the next release will say
+	$(BIN)/python -m release notes $(or $(VERSION),0.0.0)
+
+release: $(STAMP)  ## say whether VERSION=1.2.3 can be released, and its notes; TAG=1 makes the commit and the tag
+	$(BIN)/python -m release check $(or $(VERSION),$(error name it: make release VERSION=1.2.3))
+ifdef TAG
+	$(MAKE) lint test dist test-wheel
+	$(BIN)/python -m release tag $(VERSION)
+endif
 
 lock: $(STAMP)  ## resolve the dependencies anew
 	$(BIN)/python -m pip install --quiet uv
