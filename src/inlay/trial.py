@@ -197,6 +197,8 @@ class Accuracy:
         task: what the model looks like, for people; empty where that is not sure, or was not looked at.
         figures: how far it does the same, in the terms of that task.
         reshaped: which outputs have another shape than float's; empty where none has.
+        would_show: how many samples like these would show the bound on the SQNR for new ones; 0 where there is none,
+            None where no number would.
     """
 
     feasible: bool
@@ -211,6 +213,11 @@ class Accuracy:
     task: str = ""
     figures: tuple[TaskFigure, ...] = ()
     reshaped: str = ""
+    would_show: int | None = 0
+
+    def is_shown_by(self, samples: int) -> bool:
+        """Whether so many samples would show the bound, if they are like these."""
+        return self.would_show is not None and self.would_show <= samples
 
     @property
     def in_task(self) -> str:

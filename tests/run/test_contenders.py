@@ -21,6 +21,7 @@ from inlay.run.confirm.contenders import (
     is_open,
     most_promising,
     open_cases,
+    shows_its_fastest,
 )
 from inlay.run.evaluate import Candidate
 from inlay.run.schedule import MOST_CONTENDERS
@@ -113,6 +114,24 @@ def test_the_most_accurate_of_the_fastest_is_a_contender() -> None:
     more = [c.key for c in contenders_of(judged, incumbent, None, most=8)]
     assert sorted(more) == [*(f"f{i}" for i in range(6)), "quiet"], "two places are kept for float and an anchor"
     assert contenders_of([given], given, None) == []
+
+
+def test_the_fastest_whose_bound_samples_show_is_a_contender_and_ends_a_search_only_near_the_fastest() -> None:
+    def told(found: Candidate, would_show: int | None) -> Candidate:
+        assert isinstance(found.trial.outcome, Measured)
+        accuracy = replace(found.trial.outcome.accuracy, would_show=would_show)
+        return replace(found, trial=replace(found.trial, outcome=replace(found.trial.outcome, accuracy=accuracy)))
+
+    given = candidate("given", 1.0, 300.0)
+    fast = [told(candidate(f"f{i}", 1.5 - 0.01 * i, 21.0), (None, 40)[i % 2]) for i in range(8)]
+    shown = [told(candidate("shown", 1.3, 24.0), 18), told(candidate("slower", 1.2, 30.0), 8)]
+    judged = [given, *fast, *shown]
+    with_it, without = ({c.key for c in contenders_of(judged, fast[0], None, 5, n)} for n in (18, 0))
+    assert with_it - without == {"shown"}
+    assert not shows_its_fastest(judged, 18), "what is shown is much slower"
+    assert shows_its_fastest(judged, 40), "the second is as good as the fastest"
+    assert shows_its_fastest(judged, 0), "random samples show nothing of any"
+    assert shows_its_fastest([given], 18), "nothing gained"
 
 
 @pytest.mark.parametrize(("float_gain", "two"), [(1.01, ["rows", "conv"]), (3.0, ["float", "conv"])])

@@ -26,7 +26,7 @@ from inlay.report.page import accuracy_words
 from inlay.report.page import verdict as page_verdict
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed
-from inlay.run.confirm.evidence import Evidence, most_credible, outpaced
+from inlay.run.confirm.evidence import Evidence, most_credible
 from inlay.run.confirm.verification import Verifier
 from inlay.run.evaluate import Candidate
 from inlay.run.evaluation.judging import ScoreFound, Verdict
@@ -329,10 +329,3 @@ def test_a_delivered_model_that_breaks_its_bound_is_told_so_first() -> None:
     assert str(Best.doubt.fget(best)) == f"BOUND NOT SHOWN: {note}"  # type: ignore[attr-defined]
     best.bound_shown = True
     assert not str(Best.doubt.fget(best))  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("shows", "gain", "expected"), [(False, 1.5, True), (True, 1.5, False), (False, 1.21, False)])
-def test_what_is_clearly_faster_and_not_shown_asks_for_more(shows: bool, gain: float, expected: bool) -> None:
-    said: Any = {"fast": SimpleNamespace(shows=shows)}
-    gains = {"delivered": 1.2, "fast": gain}
-    assert outpaced("delivered", gains, said.get, gains.__getitem__) is expected

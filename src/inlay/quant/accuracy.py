@@ -36,7 +36,7 @@ from inlay.quant.metrics import Outputs as Outputs
 from inlay.quant.metrics import find_metric as find_metric
 from inlay.quant.parts import Parts, lost
 from inlay.quant.tasks.task import Task, broken
-from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db
+from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db, state
 from inlay.trial import Accuracy, OutputError, TaskFigure
 
 JUDGING = "4"
@@ -152,7 +152,8 @@ class Judge:
             outputs: of each sample.
             in_task: also in the terms of the model's task, which takes longer; where these bind, in any case.
         """
-        errors, margin = self._errors(self._split(outputs))
+        errors, margin, each_db = self._errors(self._split(outputs))
+        least_db = self.bound.min_sqnr_db
         worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
         reshaped = self._reshaped(outputs)
         try:
@@ -181,6 +182,7 @@ class Judge:
             task="" if task is None or not told else task.looks,
             figures=told,
             reshaped=reshaped,
+            would_show=0 if least_db is None else state(each_db.tolist(), least_db).would_show,
         )
 
     def each_db(self, outputs: Sequence[Outputs]) -> tuple[float, ...]:
@@ -189,13 +191,7 @@ class Judge:
         An output that is zero in a sample is measured by its mean energy over all of them; a part that is all but
         silent there, as the scores are where nothing is found, by a tenth of it. Log odds count over all samples only.
         """
-        found, others = np.full(len(outputs), EXACT_DB), self._split(outputs)
-        for name in (n for n in (self._divided[0] if self._divided else ()) if n not in self.silent):
-            if self.parts.are_odds(name):
-                continue
-            signal, noise, *_ = self._energies(name, others)
-            found = np.minimum(found, self._each_db(name, np.where(signal > 0.0, signal, signal.mean()), noise))
-        return tuple(float(db) for db in found)
+        return tuple(float(db) for db in self._errors(self._split(outputs))[2])
 
     def _each_db(self, name: str, signal: np.ndarray, noise: np.ndarray) -> list[float]:
         """SQNR of an output in each sample, from its energies there."""
@@ -311,11 +307,15 @@ class Judge:
         fallen = f"{counted}({drop:.4g})" if counted else f"{drop:.4g}"
         return f"{self.bound.metric} falls by {fallen}, more than {most:g}"
 
-    def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float]:
-        errors = []
+    def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float, np.ndarray]:
+        """The error of each output, the margin that the worst asks for, and what :meth:`each_db` gives."""
+        errors, found = list[OutputError](), np.full(len(outputs), EXACT_DB)
         margin, worst = 0.0, np.inf
         for name in (n for n in (self._divided[0] if self._divided else ()) if n not in self.silent):
             signal, noise, dot, other = self._energies(name, outputs)
+            if not self.parts.are_odds(name):
+                usual = np.where(signal > 0.0, signal, signal.mean())
+                found = np.minimum(found, self._each_db(name, usual, noise))
             parts = (slice(self._apart), slice(None))
             total = min(sqnr_db(float(signal[part].sum()), float(noise[part].sum())) for part in parts)
             norm = float(np.sqrt(signal.sum() * other.sum()))
@@ -325,7 +325,7 @@ class Judge:
                 worst = total
                 each = np.array(self._each_db(name, signal, noise))
                 margin = 0.0 if self._confidence is None else margin_db(each, self._apart, self._confidence)
-        return errors, margin
+        return errors, margin, found
 
 
 def _reason_lost(error: OutputError) -> str:

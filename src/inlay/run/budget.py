@@ -127,7 +127,6 @@ class Budget(TimeLimit):
     def __init__(self, time: SearchTime, journal: Journal, worker: Worker) -> None:
         super().__init__(time, journal, worker)
         self._config = time.plan.config
-        self.is_to_be_used = False  # whether the search goes on although hardly anything faster is left
         end = time.end()
         self._half_time = end.earlier((1.0 - ANCHORS) * end.left)
 

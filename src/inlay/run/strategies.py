@@ -17,6 +17,7 @@ import numpy as np
 from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.budget import Budget, SearchTime
+from inlay.run.confirm.contenders import shows_its_fastest
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import BASELINE_NS, DONE, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.joined import JoinedStrategy, joined_strategies
@@ -53,7 +54,6 @@ class Strategies:
     guided: Guided  # the cost-model strategy; also searches again where the winner fails on unseen samples
     joined: Mapping[str, JoinedStrategy]  # what joined the run
     chain: Strategy  # all that the run uses, one after the other
-    further: Strategy  # what is left where the chain ended as done
     probing_s: list[float]  # seconds of each series of noise probes
 
     def save_costs(self, session: Session) -> None:
@@ -106,15 +106,13 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
         "refine": [refine],
         "anchors": [],
     }
-    chosen = after_anchors[config.strategy]
-    chain = Chain([anchors, *chosen], lambda: guided.is_done)
+    chain = Chain([anchors, *after_anchors[config.strategy]], lambda: guided.is_done)
     return Strategies(
         anchors=anchors,
         guided=guided,
         joined=joined,
         chain=chain,
         probing_s=asked.probing_s,
-        further=Chain([guided.further(), *(each for each in chosen if each is not guided)]),
     )
 
 
@@ -142,7 +140,7 @@ class _Asked:
             patience=lambda: SOLVING * self.time.end().left,
             profiles=self.evaluator.times_kernels,
             usual_rewrites=lambda: journal.once(USUAL_REWRITES, self._usual_rewrites),
-            goes_on=lambda: budget.is_to_be_used or (config.budget_s or math.inf) > (journal.fact(DONE) or math.inf),
+            goes_on=lambda: self._looks_further or not shows_its_fastest(self.evaluator.judged, self.session.stated_on),
         )
         least_db = config.searched.min_sqnr_db
         return Surrogate(
@@ -156,6 +154,11 @@ class _Asked:
             known=journal.once(KNOWN_COSTS, self._known_costs),
             priced=journal.once(PRICED, self._priced),
         )
+
+    @property
+    def _looks_further(self) -> bool:
+        """Whether the budget is larger than that of an earlier session in which nothing was left to find."""
+        return (self.session.inputs.config.budget_s or math.inf) > (self.session.journal.fact(DONE) or math.inf)
 
     @cached_property
     def _units(self) -> UnitGraph:

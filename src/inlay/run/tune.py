@@ -152,7 +152,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left, ahead.take)
     time = SearchTime(
         session.plan,
-        lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS)),
+        lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS, session.stated_on)),
         len(given.feeds),
         protocol.first_blocks,
     )
@@ -197,7 +197,7 @@ def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _Searc
 def _confirm(
     session: Session, given: Given, model: Calibrated, search: _SearchSetup, ended: _SearchEnd, crossfit: CrossFit
 ) -> tuple[Confirmed, int]:
-    """Confirm the winner; where what is fast fails on unseen or varied samples, or they do not show its bound, go on.
+    """Confirm the winner; where it fails on unseen or varied samples, or they do not show its bound, search again.
 
     Every retreat asks for more accuracy than the last, by what was missing, so that the unseen samples are looked at
     few times, in an order that does not depend on them otherwise.
@@ -218,19 +218,7 @@ def _confirm(
         briefly=ended.interrupted,
     )
     confirmed = latest = confirmation.decide(evaluator.incumbent)
-    rejected, measured, begun = confirmed.rejected, confirmed.measured, worker.builds
-    if confirmed.is_for_accuracy and search.strategies.guided.is_done and not ended.interrupted:
-        session.stage("look further: what is fastest is not shown to keep the bound", search.time.end)
-        search.budget.is_to_be_used = True
-        further = search.strategies.further
-        search_until(search.budget, further, evaluator, model.candidates, session.progress, search.ahead)
-        session.stage("confirm the winner in fresh processes")
-        latest = confirmation.decide(evaluator.incumbent)
-        known = {r.candidate.key for r in latest.rejected}
-        rejected = (*(r for r in rejected if r.candidate.key not in known), *latest.rejected)
-        measured = {**measured, **latest.measured}
-        confirmed = latest = confirmed.or_better(latest)
-    builds = worker.builds - begun
+    rejected, measured, builds = confirmed.rejected, confirmed.measured, 0
     limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
         least_db = latest.least_db(config.searched.min_sqnr_db)

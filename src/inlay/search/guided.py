@@ -70,14 +70,6 @@ class Guided(Scripted):
         """A strategy that proposes the fastest models of at least ``least_db`` dB, until one keeps that."""
         return Scripted("retreat", partial(self._retreat, least_db))
 
-    def further(self) -> Strategy:
-        """A strategy that goes on where this one ended as done."""
-        return Scripted("guided", self._further)
-
-    def _further(self) -> Dialogue:
-        yield from self._explore()
-        yield from self._front()
-
     def _propose(self) -> Dialogue:
         if not self._graph.changeable.any():
             return
@@ -92,9 +84,10 @@ class Guided(Scripted):
             yield from self._try(by_table, "by the processor's cost table")
         yield from self._faster_kernels()
         yield from self._cuts()
-        yield from self._explore()
+        yield from self._explore(to_the_end=self._keeps_to_bound)
         if not self.is_done:
             yield from self._front()
+            yield from self._explore(to_the_end=True)
 
     @property
     def _keeps_to_bound(self) -> bool:
@@ -188,18 +181,22 @@ class Guided(Scripted):
     @property
     def is_done(self) -> bool:
         """Whether it found what it will find, by all that is known; unless it is to go on nevertheless."""
-        found = self.prospect
-        return found is not None and found.is_unlikely and not self.surrogate.oracles.goes_on()
+        return self._is_unlikely and not self.surrogate.oracles.goes_on()
 
-    def _explore(self) -> Dialogue:
-        """Try the most promising labeling, until none promises anything."""
+    @property
+    def _is_unlikely(self) -> bool:
+        """Whether hardly anything faster is left."""
+        return self.prospect is not None and self.prospect.is_unlikely
+
+    def _explore(self, to_the_end: bool = False) -> Dialogue:
+        """Try the most promising labeling, until hardly any, or ``to_the_end`` none, promises anything."""
         step = 0
         while True:
             solve = step % policy.SOLVE_EVERY == 0
             candidate = self._explorer.most_promising(solve)
             if candidate is None and not solve:
                 candidate = self._explorer.most_promising(solve=True)
-            if candidate is None or self.is_done:
+            if candidate is None or (self.is_done if to_the_end else self._is_unlikely):
                 return
             step += 1
             before = self.surrogate.best_ns

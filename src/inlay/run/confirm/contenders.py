@@ -10,6 +10,7 @@ import numpy as np
 from inlay.measure.paired import Series, speedup
 from inlay.run.evaluate import Candidate
 from inlay.run.schedule import MOST_CONTENDERS
+from inlay.search.policy import CLEAR_GAIN
 from inlay.targets.base import Artifact
 from inlay.trial import LEVEL, Interval, Measured
 from inlay.types import Placement
@@ -53,9 +54,13 @@ class Entry:
 
 
 def contenders_of(
-    judged: Sequence[Candidate], incumbent: Candidate, least_db: float | None, most: int = MOST_CONTENDERS
+    judged: Sequence[Candidate],
+    incumbent: Candidate,
+    least_db: float | None,
+    most: int = MOST_CONTENDERS,
+    samples: int = 0,
 ) -> list[Candidate]:
-    """At most ``most``: incumbent, the fastest, best anchor, float, the most accurate of those as fast.
+    """At most ``most``: incumbent, the fastest, best anchor, float, the fastest that samples show, the most accurate.
 
     Where there is room for two, a slow model may have no incumbent: races of few blocks prove nothing. Float is not one
     of the two then, as long as there is something faster; the given model is measured in any case.
@@ -65,6 +70,7 @@ def contenders_of(
         incumbent: the best of the search.
         least_db: SQNR on the selection samples below which quantized models are left out; None for no limit.
         most: how many.
+        samples: that the statement on new ones rests on; 0 where there is none.
     """
 
     def accurate(candidate: Candidate) -> bool:
@@ -78,9 +84,22 @@ def contenders_of(
     tied = [c for c in fastest if c.speedup >= fastest[0].speedup * (1.0 - TIE)]
     safest = sorted(tied, key=lambda c: -_sqnr_db(c))[:1]
     kept = [incumbent] if accurate(incumbent) else []
-    wishes = [*kept, *fastest[:1], *anchors[:1], *floats, *safest, *fastest[1 : most - 2]]
+    shown = [c for c in fastest if samples and c.placement and _is_shown(c, samples)][:1]
+    wishes = [*kept, *fastest[:1], *anchors[:1], *floats, *shown, *safest, *fastest[1 : most - 2]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:most]
+
+
+def shows_its_fastest(judged: Sequence[Candidate], samples: int) -> bool:
+    """Whether so many samples are likely to show the bound of one that is as good as the fastest.
+
+    Args:
+        judged: every candidate, the given model first.
+        samples: as in :func:`contenders_of`.
+    """
+    gaining = [c for c in judged[1:] if c.trial.feasible and c.placement and c.speedup > 1.0]
+    least = max((c.speedup for c in gaining), default=0.0) / (1.0 + CLEAR_GAIN)
+    return not samples or not gaining or any(_is_shown(c, samples) for c in gaining if c.speedup >= least)
 
 
 def fastest_of(
@@ -198,6 +217,11 @@ def open_cases(base: Series, others: Sequence[Series]) -> list[int]:
 def _equal(candidate: Candidate) -> bool:
     outcome = candidate.trial.outcome
     return isinstance(outcome, Measured) and bool(outcome.equal_to)
+
+
+def _is_shown(candidate: Candidate, samples: int) -> bool:
+    accuracy = candidate.trial.accuracy
+    return accuracy is not None and accuracy.is_shown_by(samples)
 
 
 def _sqnr_db(candidate: Candidate) -> float:

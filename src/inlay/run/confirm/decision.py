@@ -61,7 +61,7 @@ from inlay.run.confirm.delivered import (
     least_of_sturdy,
     passed_over,
 )
-from inlay.run.confirm.evidence import most_credible, outpaced
+from inlay.run.confirm.evidence import most_credible
 from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.confirm.undecided import (
     by_search,
@@ -156,13 +156,13 @@ class Confirmation:
         """
         session, plan = self.session, self.plan
         verifier = self.verifier()
-        most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
+        most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS, session.stated_on)
         effort = plan.confirmation(len(most))
         equal = no_others if session.worker.deterministic else session.lab.equal  # there, one reading is enough
         readings = plan.readings(effort, len(most))
         timed = (session.limit_s, self.feed, self.config, session.work, session.rng, readings, equal)
         fresh = FreshReadings(session.start_worker, *timed)
-        chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
+        chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders, session.stated_on)
         contenders = [Entry(c, self.final(c)) for c in counting(chosen, "write contender")]
         try:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
@@ -214,7 +214,6 @@ class Confirmation:
             anchor_speedup=max([1.0, *anchors]),
             evidence=verifier.evidence(champion, plan.before_writing),
             given_up=frozenset(fresh.given_up),
-            is_outpaced=outpaced(champion, contenders, verifier.weighed, lambda e: e.candidate.speedup),
         )
 
     def _confirmed(

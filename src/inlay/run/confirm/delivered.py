@@ -62,7 +62,6 @@ class Confirmed:
     # what the samples say of the delivered model on new ones; None where there is nothing to show
     evidence: Evidence | None = None
     given_up: frozenset[str] = frozenset()  # keys of contenders that failed in fresh processes
-    is_outpaced: bool = False  # by contenders whose bound is not shown
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none is needed or would help.
@@ -87,11 +86,6 @@ class Confirmed:
     def could_be_sturdier(self) -> bool:
         """Whether it loses too much on variations, and something slower would still gain, and beat every anchor."""
         return self.lacks_db > 0.0 and max(self.anchor_speedup, LEAST_STURDY) < self.best.speedup.value
-
-    @property
-    def is_for_accuracy(self) -> bool:
-        """Whether something faster was passed over for its accuracy, or this one is not shown to keep the bound."""
-        return self.is_outpaced or self.is_unproven or self.fell_back or bool(self.rejected)
 
     def or_better(self, later: Confirmed) -> Confirmed:
         """A later decision in place of this one, where this one is float, or the later model is proven and faster.

@@ -15,7 +15,6 @@ from inlay.quant.accuracy import Bound
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import FEW, Statement
 from inlay.run.evaluation.judging import Verdict
-from inlay.search.policy import CLEAR_GAIN
 from inlay.trial import counted
 
 T = TypeVar("T")
@@ -176,11 +175,3 @@ def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None]
             nearest = found.rank, each
     assert nearest is not None, "there is at least one"
     return nearest[1]
-
-
-def outpaced(
-    champion: T, others: Iterable[T], weighed: Callable[[T], Evidence | None], gain: Callable[[T], float]
-) -> bool:
-    """Whether one of ``others`` is clearly faster, and was passed over since its bound is not shown."""
-    faster = (e for e in others if gain(e) > (1.0 + CLEAR_GAIN) * gain(champion))
-    return any((found := weighed(e)) is not None and not found.shows for e in faster)
