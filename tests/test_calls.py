@@ -163,6 +163,7 @@ OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("explain", ("m.onnx",), {"repair": True}, "repair takes"),
     ("export", (".",), {}, "missing a required argument: 'form'"),
     ("export", (".", None), {}, "form takes"),
+    ("card", (".",), {"form": 5}, "form takes"),
     ("write_report", (5,), {}, "out takes"),
     ("regions", ("m.onnx",), {"maximum_sequence_region_size": 0}, "the least is 1"),
     ("calibrate_machine", (), {"budget": {}}, "budget takes"),

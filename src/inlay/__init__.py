@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from inlay.portfolio.pipeline_result import PipelineResult
     from inlay.portfolio.result import AcrossResult, FleetResult
     from inlay.recording.api import record
-    from inlay.report.api import export, write_report
+    from inlay.report.api import card, export, write_report
     from inlay.run.options import BenchOptions, QuantizeOptions, TuneOptions
     from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
@@ -89,6 +89,7 @@ __all__ = [
     "__version__",
     "bench",
     "calibrate_machine",
+    "card",
     "dry_run",
     "explain",
     "export",

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[Sequence[str], set[str]]] = {
     "inspect": (("M", *NULL), {"inputs", "operators"}),
     "report": (("O",), {"path"}),
     "export": (("O", "--as", "csv", "--to", "trials.csv"), {"path"}),
+    "card": (("O",), {"path"}),
     "regions": (("M", *NULL), {"regions"}),
     "explain": (("Q", *NULL), {"operators"}),
     "cache show": (("O/pattern_cache.yaml",), set()),

@@ -40,6 +40,7 @@ _SHOWN = (
     "record",
     "report",
     "export",
+    "card",
     "regions",
     "explain",
     "lower",

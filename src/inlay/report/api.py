@@ -1,10 +1,11 @@
-""":func:`inlay.write_report` and :func:`inlay.export`: what a run left, made into what others read."""
+"""What a run left, made into what others read: :func:`inlay.write_report`, :func:`inlay.export`, :func:`inlay.card`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
+from inlay.errors import UsageError
 from inlay.prepare import options as declared
 from inlay.prepare.declare import Option, documented
 from inlay.report import exports, page
@@ -24,9 +25,36 @@ def write_report(out: Annotated[str | Path, declared.RUN]) -> Path:
 
 
 _FORM = Option(
-    "ort-exclude, ort-overrides, nncf, netron, model-explorer, or csv (of the trials).", flags=("--as",), metavar="FORM"
+    "ort-exclude, ort-overrides, nncf, netron, model-explorer, csv (of the trials), card, or card-json.",
+    flags=("--as",),
+    metavar="FORM",
 )
 """Not with the other options: no room below names what is of one runtime."""
+
+
+_CARD_FORMAT = Option("markdown, or json.", flags=("--format",), metavar="FORMAT")
+_CARD_FORMS = {"markdown": exports.CARD, "json": exports.CARD_JSON}
+
+
+@documented
+def card(
+    out: Annotated[str | Path, declared.RUN],
+    *,
+    form: Annotated[str, _CARD_FORMAT] = "markdown",
+    to: Annotated[str | Path | None, declared.EXPORTED] = None,
+) -> Path:
+    """Write what a model hub or a release should say of the delivered model: README.md, or card.json.
+
+    Returns:
+        The file. It holds no folders of this machine.
+
+    Raises:
+        UsageError: no such format, or a README that no card wrote stands in the way.
+        JournalError: there is no finished run in ``out``, or ``model.onnx`` is no longer what it delivered.
+    """
+    if form not in _CARD_FORMS:
+        raise UsageError(f"--format {form}: give {' or '.join(_CARD_FORMS)}")
+    return exports.export(Path(out), _CARD_FORMS[form], None if to is None else Path(to))
 
 
 @documented

@@ -1,4 +1,4 @@
-"""``inlay report`` and ``inlay export``."""
+"""``inlay report``, ``inlay export`` and ``inlay card``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def report(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
 def export(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Write what a run found for other tools: lists for quantizers, metadata for viewers, trials for tables."""
     _written(as_json, api.export(**options))
+
+
+@options_of(api.card)
+def card(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
+    """Write the card of the delivered model, for a model hub or a release: OUT/README.md."""
+    _written(as_json, api.card(**options))
 
 
 def _written(as_json: bool, path: Path) -> None:

@@ -15,12 +15,15 @@ from onnx import numpy_helper
 
 from inlay.errors import JournalError, ModelError, UsageError
 from inlay.files import refuse_overwriting, replacing
-from inlay.report.folder import FinishedRun, read_run, refusing_damage
+from inlay.report import card
+from inlay.report.folder import FinishedRun, as_shown, read_run, refusing_damage
 from inlay.report.kernels import unit_rows
 from inlay.run.finished import inputs_of
 from inlay.run.outcome.evidence import FLOAT, Evidence
 from inlay.trial import Failed, Measured
 
+CARD, CARD_JSON = "card", "card-json"
+"""Forms of ``inlay card``."""
 _QUANT_TYPES = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}
 """Names of integer types in ONNX Runtime's quantizer, by numpy's."""
 _METADATA_IR = 10  # IR version of ONNX from which on nodes may carry metadata, which Netron shows
@@ -39,6 +42,8 @@ def export(folder: Path, form: str, to: Path | None) -> Path:
     path = folder / name if to is None else to
     kept = [folder / own for own in ("model.onnx", "result.json", "run.sqlite", "recipe.yaml", "report.html")]
     refuse_overwriting([path], kept)
+    if form == CARD and path.is_file() and card.MARK not in as_shown(path):
+        raise UsageError(f"{path} was not written by inlay card: name another file (--to), or take it away")
     run = read_run(folder)
     refuse_overwriting([path], inputs_of(run.result))
     with refusing_damage(folder):
@@ -200,5 +205,7 @@ FORMS: Mapping[str, tuple[str, Callable[[FinishedRun], bytes]]] = {
     "netron": ("model-netron.onnx", _netron),
     "model-explorer": ("model-explorer.json", _model_explorer),
     "csv": ("trials.csv", _csv),
+    CARD: ("README.md", card.as_markdown),
+    CARD_JSON: ("card.json", card.as_json),
 }
 """Forms by name: the usual name of the file, and what makes its content."""

@@ -103,7 +103,7 @@ def read_run(folder: Path) -> FinishedRun:
             sentinel=[ns[0] for kind, _, ns, _ in journal.readings() if kind == "race"],
             evidence=evidence,
             profiles={key: kernels for key, kernels in profiles.items() if kernels},
-            recipe=_text(folder / "recipe.yaml"),
+            recipe=as_shown(folder / "recipe.yaml"),
         )
 
 
@@ -116,7 +116,8 @@ def refusing_damage(folder: Path) -> Iterator[None]:
         raise JournalError(f"{folder} holds a damaged run: {error!r}") from error
 
 
-def _text(path: Path) -> str:
+def as_shown(path: Path) -> str:
+    """The content of a text file that is shown; empty where it cannot be read."""
     try:
         return read_bytes(path, _LARGEST_TEXT).decode("utf8")
     except (DataError, UnicodeDecodeError):
