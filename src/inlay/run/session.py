@@ -41,8 +41,7 @@ from inlay.targets.base import Artifact, TargetSpec
 _QUICK_S = 0.05
 """Seconds of a run below which a model counts as quick: what surrounds the inference is a large part of them."""
 
-_LEAST_BUILDS = 12
-"""Models that are built before the search, as they are and in low precision, to choose ranges by."""
+_LEAST_BUILDS = 12  # models that are built before the search, as they are and in low precision, to choose ranges by
 
 _BUILT_BYTES_S = 2e8
 """Bytes of a model that are read, packed and optimized in a second: a runtime took 1.3 s for 355 MB, and 3 s with their
@@ -89,9 +88,8 @@ class Session:
         self.any_precision = asked.any_precision
         self.evaluation: EvaluationJudge | None = None
         self._brief = Deadline(clock=self.lab.clock)
-        self._deadline = Deadline(clock=self.lab.clock)  # what earlier sessions took is known when the plan is made
-        if inputs.config.budget_s is not None:
-            self._deadline = Deadline(begun + inputs.config.budget_s, self.lab.clock)
+        end = math.inf if inputs.config.budget_s is None else begun + inputs.config.budget_s
+        self._deadline = Deadline(end, self.lab.clock)  # what earlier sessions took is known when the plan is made
         starting = self.lab.clock()
         self._phases.doing(f"start {inputs.config.target.name}")
         with hearing(self._phases.doing):
@@ -147,8 +145,8 @@ class Session:
         try:
             yield
         except TargetError as error:
-            path, target = self.inputs.file.path, self.inputs.config.target.name
-            raise ModelError(f"{path} does not run on {target}: {error}") from error
+            target = self.inputs.config.target.name
+            raise ModelError(f"{self.inputs.file.path} does not run on {target}: {error}") from error
 
     def start_worker(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
         """A worker whose busy time counts as the run's."""
@@ -173,8 +171,7 @@ class Session:
     @property
     def stated_on(self) -> int:
         """How many samples a statement on new ones rests on; 0 where there is none, as of random ones."""
-        given = self.inputs.samples
-        return 0 if given.kind == "random" else self.plan.samples(len(given))
+        return 0 if (given := self.inputs.samples).kind == "random" else self.plan.samples(len(given))
 
     def save_feeds(self, name: str, samples: Samples) -> list[Path]:
         """Write samples as files that a worker can read, into the scratch folder ``name``."""
@@ -187,11 +184,11 @@ class Session:
         for worker in self._workers:
             for do, seconds in worker.took.items():
                 took[do] = [*took.get(do, ()), *seconds][-RECENT_MESSAGES:]
-        learned, evaluation = self._costs.learned(took), self.evaluation
-        if evaluation is None:
+        learned = self._costs.learned(took)
+        if (evaluation := self.evaluation) is None:
             return learned
-        one_s = evaluation.seconds
-        return replace(learned, evaluating_s=one_s, evaluating_more_s=evaluation.planned_s - one_s)
+        more_s = evaluation.planned_s - evaluation.seconds
+        return replace(learned, evaluating_s=evaluation.seconds, evaluating_more_s=more_s)
 
     def timed(self, inference_s: float) -> None:
         """The given model was timed: it takes so many seconds; nothing is learned where the target gives no times."""
@@ -229,8 +226,7 @@ class Session:
 
     def calibrated(self, prepared: PreparedModel) -> None:
         """The qparams of a model were chosen: time is kept for rounding its weights once more."""
-        rounding_s = rounding_seconds(prepared, rounding_of(self.journal))
-        self._costs = replace(self._costs, rounding_s=rounding_s)
+        self._costs = replace(self._costs, rounding_s=rounding_seconds(prepared, rounding_of(self.journal)))
 
     def run_given(self, file: Artifact, feed: Path) -> None:
         """Find out what the given model takes: a quick one is timed at little cost, a slow one runs once more, warm.
@@ -383,8 +379,7 @@ def _locked(folder: Path) -> Iterator[None]:
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=0)
-        lock.acquire()
+        (lock := FileLock(folder / ".lock", timeout=0)).acquire()
     except Timeout:
         raise JournalError(f"another run is using {folder}: wait for it, or give another output folder") from None
     except OSError as error:
