@@ -49,7 +49,7 @@ from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
-from inlay.targets.registry import AUTO, DEFAULT_TARGET, create, target_of
+from inlay.targets.registry import AUTO, DEFAULT_TARGET, create, for_processors, target_of
 
 
 @overload
@@ -240,10 +240,13 @@ def quantize(
     given = Given.read(model, wish.data, wish.bind, wish.images, wish.fix)
     samples = given.samples_or_random(np.random.default_rng(wish.seed), RANDOM_SAMPLES)
     samples = given.masked(samples, wish.mask)
-    refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(wish.data, wish.recipe)])
+    further = files_in(wish.data, wish.recipe, wish.costs)
+    refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *further])
     common = common_sizes(given.specs, samples.feeds) if wish.freeze_shapes else {}
     rules = None if wish.recipe == declared.BY_COSTS else find_recipe(wish.recipe)
-    spec = target_of(wish.target, wish.target_options, wish.threads)
+    spec = for_processors(target_of(wish.target, wish.target_options, wish.threads), wish.processors)
+    if wish.processors and (wish.ray is not None or wish.device is not None):
+        raise UsageError("--for: nothing is measured where a processor is not here: leave out --device and --ray")
     with measuring(wish.ray, [spec], phases.begin, wish.device) as lab, hearing(phases.doing):
         asked = QuantizeRequest(
             file=given.file,
@@ -257,6 +260,7 @@ def quantize(
             augment=wish.augment,
             seed=wish.seed,
             max_opset=wish.max_opset,
+            costs=None if wish.costs is None else Path(wish.costs),
         )
         return _run_quantize.quantize(asked, Path(out), lab, begun, phases.doing)
 
@@ -268,6 +272,7 @@ def calibrate_machine(
     target_options: Annotated[GivenOptions, declared.TARGET_OPTIONS] = (),
     threads: Annotated[int, declared.THREADS] = 1,
     budget: Annotated[str | float | None, declared.CALIBRATION_BUDGET] = f"{declared.CALIBRATION_BUDGET_S:.0f}s",
+    costs: Annotated[str | Path | None, declared.WRITTEN_COSTS] = None,
     seed: Annotated[int, declared.SEED] = 0,
     progress: Annotated[Progress | None, declared.PROGRESS] = None,
 ) -> Calibrated:
@@ -279,7 +284,8 @@ def calibrate_machine(
     """
     spec, phases = target_of(target, target_options, threads), Phases(progress or Logged())
     with hearing(phases.doing):
-        return _calibrate.calibrate_machine(spec, seconds_of(budget), np.random.default_rng(seed), phases.begin)
+        rng, to = np.random.default_rng(seed), None if costs is None else Path(costs)
+        return _calibrate.calibrate_machine(spec, seconds_of(budget), rng, phases.begin, to=to)
 
 
 @documented

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inlay.cli.render import quantized
+from inlay.cli.quantized import quantized
 from inlay.quant.plain.graph import Leftover
 from inlay.run.instant.by_costs import ByCosts, _gains, _why_not
 from inlay.run.instant.quantize import Quantized

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import inlay
-from inlay.cli import render
+from inlay.cli import quantized, render
 from inlay.report.page import accuracy_words
 from inlay.testing import Builder
 
@@ -148,6 +148,6 @@ def test_quantize_judges_all_samples_and_warns(tmp_path: Path) -> None:
     for least, warned in ((200.0, True), (1.0, False)):
         done = inlay.quantize(model(tmp_path), tmp_path / "q.onnx", data=data, recipe="full-int8", min_sqnr=least)
         assert done.accuracy is not None
-        text = "\n".join(render.quantized(done))
+        text = "\n".join(quantized.quantized(done))
         assert f"over 6 given samples together: {done.accuracy.sqnr_db:.1f} dB" in text
         assert ("WARNING: this is below 200 dB. inlay tune" in text) == warned

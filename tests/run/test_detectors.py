@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import inlay
-from inlay.cli.render import quantized, quantized_json
+from inlay.cli.quantized import quantized, quantized_json
 from inlay.data import Samples
 from inlay.model.joins import joined
 from inlay.model.load import load

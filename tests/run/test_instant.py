@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from inlay import api
-from inlay.cli.render import quantized
+from inlay.cli.quantized import quantized
 from inlay.errors import Crashed, ModelError, UsageError
 from inlay.measure import lab
 from inlay.measure.client import Worker

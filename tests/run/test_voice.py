@@ -15,7 +15,7 @@ import inlay
 from inlay import api
 from inlay.calibrate.observe import observe
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.cli.render import quantized
+from inlay.cli.quantized import quantized
 from inlay.data import AUTO_MASK, Samples, bound, input_specs, random_samples, tuned_sizes
 from inlay.errors import UsageError
 from inlay.model.load import load

@@ -15,7 +15,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from inlay import api
-from inlay.cli import inspected, render
+from inlay.cli import inspected, quantized, render
 from inlay.cli.options import CONFIG, EFFORT, options_of
 from inlay.cli.progress import JsonLines, begin_clock, progress_of, seconds_before
 from inlay.cli.start import code_of_stop, end_in_order
@@ -154,7 +154,7 @@ def quantize(
     with closing(progress_of(as_json)) as progress:
         done = api.quantize(**options, progress=progress, before_s=seconds_before())
     listed = [render.decisions(done.decisions)] if explain else []
-    answer(as_json, render.quantized_json(done), lambda: [*listed, *render.quantized(done)])
+    answer(as_json, quantized.quantized_json(done), lambda: [*listed, *quantized.quantized(done)])
 
 
 @app.command("calibrate-machine")

@@ -68,6 +68,7 @@ class TuneConfig:
     limit_s: float = 600.0
     steering_db: float = DEFAULT_MIN_SQNR_DB
     cost_db: Annotated[bool, options.COST_DB] = True
+    costs: Annotated[Path | None, options.COSTS] = None
     command: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -263,6 +263,25 @@ RECIPE = Option(
 INSTANT_MIN_SQNR = Option(
     f"Least SQNR of the worst output, where --recipe is {BY_COSTS}.", "In dB.", metavar="DB", type=float
 )
+PROCESSORS = Option(
+    "For a processor that is not here, such as avx2, avx512-vnni, amx, armv8.2-dotprod: its rules, costs and numerics "
+    "decide, and no speed is measured. Repeatable: one file that suits all of them.",
+    flags=("--for",),
+    metavar="PROCESSOR",
+    repeated=True,
+)
+COSTS = Option(
+    "A cost table that inlay calibrate-machine wrote, here or on another machine with the same instructions.",
+    metavar="FILE",
+    type=Path,
+    show_default=False,
+)
+WRITTEN_COSTS = Option(
+    "Also write the table to this file, to be carried to another machine.",
+    metavar="FILE",
+    type=Path,
+    show_default=False,
+)
 CALIBRATION_BUDGET = Option(
     "Time after which no further measurement is begun: 60s, 2m, or none.",
     "Or seconds; None for no limit.",

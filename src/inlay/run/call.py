@@ -168,6 +168,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         max_builds=options.max_builds,
         keep_qparams=options.keep_qparams,
         cost_db=options.cost_db,
+        costs=_path(options.costs),
         strategy=options.strategy,
         schemes_per_region=options.schemes_per_region,
         quant_type=options.quant_type,
@@ -180,7 +181,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
     if config.pattern_cache is not None:
         for each in joined_strategies().values():
             each.check(config)
-    sources = (options.data, options.labels, options.recipe, options.qdq_baseline, options.pattern_cache)
+    sources = (options.data, options.labels, options.recipe, options.qdq_baseline, options.pattern_cache, options.costs)
     further = [Path(source) for source in sources if isinstance(source, str | Path)]
     return TuneRequest(
         file=given.file,

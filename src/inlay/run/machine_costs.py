@@ -11,18 +11,19 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from inlay.errors import DataError, InlayError
+from inlay.errors import DataError, InlayError, UsageError
 from inlay.files import cache_folder, read_json, replacing, write_text
 from inlay.installed import __version__
 from inlay.search.cost_table import CostTable
 from inlay.search.peaks import Peaks
 from inlay.targets.base import Calibrates, Fingerprint, ShipsCosts, Target
+from inlay.targets.registry import NamesProcessors
 
 VERSION = 2  # 1 held costs of products under the operators around them, on one of the targets
 _LARGEST_NS = 1e15  # eleven days: no kernel takes that long, and sums of such numbers stay finite
@@ -38,8 +39,10 @@ class MachineCosts:
 
     table: CostTable | None  # the fits; None where there are none for this processor
     source: str  # for people: measured here, or shipped, or why there are none
-    own: bool = False  # it was measured on this very target
+    own: bool = False  # it was measured on this very target, or the user says that it counts for it
     warning: str = ""  # what is wrong with a file that was left alone; empty where nothing is
+    # of a file that is to run on several processors, the table of each by its name: none where one has none
+    several: Mapping[str, CostTable] = field(default_factory=dict)
 
 
 def path_of(fingerprint: Fingerprint, folder: Path | None = None) -> Path:
@@ -53,6 +56,16 @@ def write_costs(
     """Keep ``table`` and ``peaks`` for later calls. Raises JournalError where the folder cannot be written."""
     path = path_of(fingerprint, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_table(path, fingerprint, table, peaks)
+    return path
+
+
+def write_table(path: Path, fingerprint: Fingerprint, table: CostTable, peaks: Peaks | None = None) -> None:
+    """Write ``table`` and ``peaks`` to ``path``, for this machine or to be carried to another (:func:`read_costs`).
+
+    Raises:
+        JournalError: it cannot be written.
+    """
     content = {
         "version": _TABLE_VERSION,
         "inlay": __version__,
@@ -62,7 +75,6 @@ def write_costs(
         **({"fits": table.as_json()} if table.fits or peaks is None else {}),
     }
     write_text(path, json.dumps(content, separators=(",", ":")).replace('],["', '],\n["') + "\n")
-    return path
 
 
 def read_peaks(fingerprint: Fingerprint, folder: Path | None = None) -> Peaks | None:
@@ -82,12 +94,27 @@ def keep_peaks(fingerprint: Fingerprint, peaks: Peaks, folder: Path | None = Non
     return write_costs(fingerprint, table, folder, peaks)
 
 
-def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = None, own: bool = True) -> MachineCosts:
+def read_costs(
+    target: Target, fingerprint: Fingerprint, folder: Path | None = None, own: bool = True, given: Path | None = None
+) -> MachineCosts:
     """The table of this processor: measured here, or the one that ships for processors with the same instructions.
 
-    What ships is of the machine where the command runs, so that it counts for no device of another. Without ``own``
-    what was measured here does not count.
+    What ships is of the machine where the command runs, or of a processor that is named, so that it counts for no
+    device of another. Without ``own`` what was measured here does not count. A file that is ``given`` goes before all;
+    without it the table of a processor that is named is the one that ships.
+
+    Raises:
+        UsageError: ``given`` cannot be read, or is of another target or other instructions.
     """
+    if given is not None:
+        return MachineCosts(carried(given, fingerprint), f"{given}", own=True)
+    each = target.each_processor() if isinstance(target, NamesProcessors) else {}
+    if len(each) > 1:
+        known = {name: read_costs(one, one.fingerprint()) for name, one in each.items()}
+        tables = {name: found.table for name, found in known.items() if found.table is not None}
+        source = "; ".join(f"for {name} {found.source}" for name, found in known.items())
+        whole = len(tables) == len(each)
+        return MachineCosts(next(iter(tables.values())) if whole else None, source, several=tables if whole else {})
     path, warning = path_of(fingerprint, folder), ""
     if own and path.exists():
         try:
@@ -98,18 +125,40 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
                 return MachineCosts(table, f"measured on this processor ({path})", own=True)
         except (OSError, DataError, ValueError, RecursionError) as error:
             warning = f"{path} is ignored: {error}; inlay calibrate-machine writes a new one"
+    there = " there" if each else ""
     shipped = target.shipped_costs() if isinstance(target, ShipsCosts) else None
     if shipped is not None and target.fingerprint() == fingerprint:
         table, facts = _load(shipped)
-        return MachineCosts(
-            table,
-            f"shipped, measured on {facts.get('cpu', 'another processor')}; inlay calibrate-machine measures this one",
-            warning=warning,
-        )
-    why = "nothing is known about this processor's kernels: inlay calibrate-machine measures them"
+        better = "" if each else "; inlay calibrate-machine measures this one"
+        of = facts.get("priced by") or f"measured on {facts.get('cpu', 'another processor')} ({facts.get('isa', '')})"
+        return MachineCosts(table, f"shipped, {of}{better}", warning=warning)
+    why = f"nothing is known about this processor's kernels: inlay calibrate-machine{there} measures them"
     if not isinstance(target, Calibrates):
         why = f"there is no cost table for {fingerprint.target}"
     return MachineCosts(None, why, warning=warning)
+
+
+def carried(path: Path, fingerprint: Fingerprint) -> CostTable:
+    """The table of a file that ``inlay calibrate-machine`` wrote, on this machine or on another with its instructions.
+
+    Raises:
+        UsageError: it cannot be read, or is of another target or other instructions.
+    """
+    try:
+        content = _content(path)
+        table = CostTable.from_json(content.get("fits"))
+    except (OSError, DataError, ValueError, RecursionError) as error:
+        said = "there is no such file" if isinstance(error, FileNotFoundError) else f"{error}"
+        raise UsageError(f"--costs {path}: {said}; inlay calibrate-machine --costs FILE writes one") from error
+    there, here = {"target": content.get("target"), **content["facts"]}, fingerprint.named_facts
+    differs = [f"{key} {there.get(key)}, not {here.get(key)}" for key in _DECIDING if there.get(key) != here.get(key)]
+    if differs:
+        raise UsageError(f"--costs {path}: it was measured on {'; '.join(differs)}: give the table of that processor")
+    return table
+
+
+_DECIDING = ("target", "machine", "isa")
+"""Facts of which costs are no guess where they differ: other versions and sizes of a processor are near enough."""
 
 
 def _load(path: Path) -> tuple[CostTable | None, dict[str, str]]:

@@ -62,6 +62,7 @@ class TuneOptions(Options):
     qdq_baseline: Annotated[str | Path | None, options.QDQ_BASELINE] = None
     keep_qparams: Annotated[bool, options.KEEP_QPARAMS] = TuneConfig.keep_qparams
     cost_db: Annotated[bool, options.COST_DB] = TuneConfig.cost_db
+    costs: Annotated[str | Path | None, options.COSTS] = None
     strategy: Annotated[str, options.STRATEGY] = TuneConfig.strategy
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = TuneConfig.schemes_per_region
     pattern_cache: Annotated[str | Path | None, options.PATTERN_CACHE] = None
@@ -97,6 +98,8 @@ class QuantizeOptions(OneTarget):
     fix: Annotated[FixedValues, options.FIX] = ()
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False
     recipe: Annotated[str | Path | Recipe, options.RECIPE] = options.BY_COSTS
+    processors: Annotated[Sequence[str], options.PROCESSORS] = ()
+    costs: Annotated[str | Path | None, options.COSTS] = None
     min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = options.DEFAULT_MIN_SQNR_DB
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type
     max_opset: Annotated[int | None, options.MAX_OPSET] = TuneConfig.max_opset

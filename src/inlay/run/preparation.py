@@ -44,6 +44,7 @@ from inlay.run.facts import (
     rounding_of,
 )
 from inlay.run.given import Given, run_given
+from inlay.run.machine_costs import carried
 from inlay.run.robustness import StressTest, variations_of
 from inlay.run.schedule import CALIBRATING, SMOOTHING
 from inlay.run.session import Session
@@ -73,6 +74,8 @@ class Calibrated:
 
 def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
     """What is known of the given model, and the model made ready, or that there was no time for it."""
+    if session.inputs.config.costs is not None:
+        carried(session.inputs.config.costs, session.worker.fingerprint)  # what cannot be used is refused at once
     with pooled(session.lab.open_pool, session.least_preparing_s):
         given = run_given(session)
         session.evaluate_given()

@@ -212,7 +212,8 @@ class _Asked:
     def _machine_costs(self) -> MachineCosts:
         found = self.session.worker.fingerprint
         target = create(self.session.inputs.config.target, found.facts)
-        return read_costs(target, found, own=_shares_costs(self.session))
+        config = self.session.inputs.config
+        return read_costs(target, found, own=_shares_costs(self.session), given=config.costs)
 
     def _sensitivity(self) -> Sensitivity:
         if self.session.journal.fact(SENSITIVITY) is None:

@@ -162,6 +162,30 @@ def target_of(
     return describe(target.name, given, base=target.options) if given else target
 
 
+def for_processors(spec: TargetSpec, names: Sequence[str]) -> TargetSpec:
+    """``spec`` for processors that are not here, by their names; itself for none.
+
+    Raises:
+        UsageError: the target knows no others, or one is named by its options already.
+    """
+    if not names:
+        return spec
+    if "processor" not in options_of(spec.name):
+        able = [name for name in available() if "processor" in _options_or_none(name)]
+        raise UsageError(f"--for: target {spec.name} is for the processor here; others are known of {', '.join(able)}")
+    if spec.options.get("processor"):
+        raise UsageError("--for and --target-option processor=…: give one of them")
+    made = TargetSpec(spec.name, {**spec.options, "processor": "+".join(names)})
+    create(made)  # which knows their names
+    return made
+
+
+def _options_or_none(name: str) -> Mapping[str, inspect.Parameter]:
+    with contextlib.suppress(TargetError):
+        return options_of(name)
+    return {}
+
+
 def _require(spec: TargetSpec) -> None:
     missing = [k for k, p in options_of(spec.name).items() if p.default is p.empty and k not in spec.options]
     if missing:
@@ -211,6 +235,15 @@ class KnowsDevices(Protocol):
 
     def on_device(self, facts: Mapping[str, str]) -> Target:
         """The same target where its fingerprint has these facts."""
+        ...
+
+
+@runtime_checkable
+class NamesProcessors(Protocol):
+    """A target that can be for processors that are not here: its option ``processor`` names one, or more with ``+``."""
+
+    def each_processor(self) -> Mapping[str, Target]:
+        """The target for each of them alone, by its name; none where it is for the one that is here."""
         ...
 
 

@@ -8,9 +8,9 @@ faster than the given model, that is delivered as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from threading import Thread
 
@@ -42,6 +42,8 @@ INSTANT_S = 8.8
 """Seconds that an answer is planned to take, with the start of the program; the last steps may take one more."""
 _MODELS = 2
 """In low precision that are built: with the float one three."""
+_UNTIMED_MODELS = 4
+"""The same where nothing is timed: they are built and judged for the bound alone."""
 _METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")
 """Of calibration: one that clips nothing, one that clips little, and the one that is chosen most often."""
 _JUDGED = 4
@@ -106,6 +108,10 @@ class ByCosts:
     failed: str = ""  # why the tries do not run, where none of them does
     why_float: str = ""  # why that was not taken, for people; empty where there was none
     estimated: bool = False  # the target computes its figures, and measures none
+    elsewhere: str = ""  # the processor that it is for, where that is not the one here, so that nothing was timed
+    # where the file is for several, what is expected on each: how many times as fast as float, and how much slower than
+    # what is best for it alone
+    several: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +140,7 @@ def choose_by_costs(
         InlayError: the model cannot be calibrated.
     """
     prepared, samples = one_shot.prepared, one_shot.asked.samples
-    bound_db, costs = one_shot.asked.bound_db if one_shot.asked.real else None, known.table
+    bound_db = one_shot.asked.bound_db if one_shot.asked.real else None
     begun = deadline.clock()
     Thread(target=_load_meanwhile, daemon=True).start()
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
@@ -159,7 +165,7 @@ def choose_by_costs(
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)
     feeds, parts = samples.feeds if one_shot.asked.real else (), one_shot.judge.parts
-    instant = Instant(prepared, costs, table, every, feeds, bound_db, deadline=until, mask=samples.mask, parts=parts)
+    instant = Instant(prepared, known, table, every, feeds, bound_db, deadline=until, mask=samples.mask, parts=parts)
     race = _Race(one_shot, writer, instant, bound_db, deadline)
     winner, how = race.run()
     varies = winner.choice.low and winner.accuracy is not None and one_shot.test.feeds
@@ -171,7 +177,7 @@ def choose_by_costs(
         accuracy=winner.accuracy,
         varied=one_shot.worker.run(winner.artifact, one_shot.test.feeds) if varies else None,
     )
-    return chosen, replace(how, source=known.source, priced=costs is not None)
+    return chosen, replace(how, source=known.source, priced=known.table is not None)
 
 
 def _load_meanwhile() -> None:
@@ -222,10 +228,12 @@ class _Race:
         in_float = self._build(self._instant.in_float())
         self._learn(in_float)
         low: list[_Built] = []
+        most = _MODELS if self._timing else _UNTIMED_MODELS
         while (choice := self._proposal(low)) is not None:
-            doing(f"build and time placement {len(low) + 1} of {_MODELS} at most")
+            what = "build and time" if self._timing else "build and judge"
+            doing(f"{what} placement {len(low) + 1} of {most} at most")
             low.append(self._build(choice))
-            if len(low) == _MODELS or not self._may_try_again(in_float, low[-1]):
+            if len(low) == most or not self._may_try_again(in_float, low[-1]):
                 break
             self._learn(low[-1])
         kept = [b for b in low if b.kept]
@@ -237,6 +245,8 @@ class _Race:
         failed = low[0].failed if low and all(b.failed for b in low) else ""
         margins_db = [b.accuracy.margin_db for b in low if b.accuracy is not None]
         last_db = margins_db[-1] if margins_db else 0.0
+        several = self._instant.several(winner.choice.labels)
+        how = replace(how, several=several, elsewhere=self._worker.fingerprint.facts.get("processor", ""))
         return winner, replace(how, kept=bool(kept) or not low, margin_db=last_db, failed=failed)
 
     def _proposal(self, low: Sequence[_Built]) -> Choice | None:

@@ -30,7 +30,7 @@ from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.run.ceiling.measure import LONG_S, SHORT_S, measure_peaks
-from inlay.run.machine_costs import write_costs
+from inlay.run.machine_costs import write_costs, write_table
 from inlay.search.baselines import anchor_units
 from inlay.search.cost_prior import CASES, CostParameters
 from inlay.search.cost_table import CostTable, Reading, fit_table, rewritten_state
@@ -71,6 +71,7 @@ def calibrate_machine(
     rng: np.random.Generator,
     stage: Callable[[str], None] = lambda text: None,
     folder: Path | None = None,
+    to: Path | None = None,
 ) -> Calibrated:
     """Measure the kernels of ``spec`` and the processor's peaks on this machine, and keep both.
 
@@ -80,12 +81,15 @@ def calibrate_machine(
         rng: of inputs, weights and the order of measurements.
         stage: hears what is measured.
         folder: where the table is kept; the user's cache folder by default.
+        to: a file that it is also written to, for another machine.
 
     Raises:
         UsageError: the target offers no micro-models, and times no kernels.
         TargetError: none of them could be measured.
     """
     target = create(spec)
+    if to is not None and not to.resolve().parent.is_dir():
+        raise UsageError(f"--costs {to}: there is no folder {to.parent}")
     models = target.micro_models() if isinstance(target, Calibrates) else []
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     readings: list[Reading] = []
@@ -122,6 +126,8 @@ def calibrate_machine(
         raise TargetError(f"no kernel could be measured: {next(iter(failed), 'there are no models')}")
     table = fit_table(readings)
     path = write_costs(fingerprint, table, folder, peaks)
+    if to is not None:
+        write_table(to, fingerprint, table)
     return Calibrated(path, table, fingerprint, (done, len(models)), len(readings), dict(failed), peaks)
 
 

@@ -75,6 +75,7 @@ class QuantizeRequest:
     augment: str = "auto"  # how samples are varied, as in `stress_set`
     seed: int = 0  # of the variations, and of the order of measurements
     max_opset: int | None = None  # the newest opset that the file may have
+    costs: Path | None = None  # a cost table that goes before those that are known
 
     @property
     def real(self) -> bool:

@@ -26,12 +26,15 @@ from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
+from inlay.run.instant.several import Several
+from inlay.run.machine_costs import MachineCosts
 from inlay.search import policy
 from inlay.search.baselines import FULL_INT8, anchor_units
 from inlay.search.cost_model import CostModel
 from inlay.search.cost_prior import CostParameters
 from inlay.search.cost_table import CostTable
 from inlay.search.noise_model import NoiseAllowance
+from inlay.search.rewrite_choice import RewriteChoice
 from inlay.search.solver import Solver
 from inlay.search.surrogate import with_rewrites
 from inlay.search.unit_graph import build_unit_graph
@@ -71,7 +74,7 @@ class Instant:
     """Placements by the table, and by profiles where some were taken in.
 
     Args:
-        costs: the processor's table; None where there is none.
+        known: the processor's table, or those of several that one file is for; none where there is none.
         usual: all that the usual recipe quantizes.
         feeds: samples on which noise is probed; none where noise does not matter.
         bound_db: least SQNR of the worst output; None for no bound.
@@ -80,7 +83,7 @@ class Instant:
     def __init__(
         self,
         prepared: PreparedModel,
-        costs: CostTable | None,
+        known: MachineCosts,
         table: QParamsTable,
         usual: Placement,
         feeds: Sequence[Feed],
@@ -92,11 +95,15 @@ class Instant:
     ) -> None:
         self._prepared, self._table, self._feeds, self._deadline = prepared, table, feeds, deadline
         self._graph = build_unit_graph(prepared.graph, prepared.units)
-        known, parameters = costs or CostTable(), CostParameters(self._graph)
-        self._rewrites = known.choose_rewrites(prepared.graph, parameters, prepared.selectable_rewrites)
-        prices = known.price(prepared.graph, parameters)
-        self._model = CostModel(self._graph, priced=with_rewrites(prices, self._graph, self._rewrites))
-        self._priced, self._usual = costs is not None, usual
+        parameters, offered = CostParameters(self._graph), prepared.selectable_rewrites
+        tables = known.several or {"": known.table or CostTable()}
+        chosen = [table.choose_rewrites(prepared.graph, parameters, offered) for table in tables.values()]
+        self._rewrites = chosen[0] if len(chosen) == 1 else RewriteChoice()  # one that pays here may cost there
+        prices = [table.price(prepared.graph, parameters) for table in tables.values()]
+        prices = [with_rewrites(each, self._graph, self._rewrites) for each in prices]
+        self._several = Several(self._graph, dict(zip(tables, prices, strict=True))) if len(tables) > 1 else None
+        self._model = CostModel(self._graph, priced=prices[0]) if self._several is None else self._several.model
+        self._priced, self._usual = known.table is not None, usual
         self._bound_db = bound_db if feeds else None
         self._optimism_db: float | None = None
         self._mask, self._parts = mask, Parts() if parts is None else parts
@@ -115,7 +122,30 @@ class Instant:
         )
 
     def choose(self) -> Choice:
-        """The fastest placement that is expected to keep the bound; until one missed it, simply the fastest."""
+        """The fastest placement that is expected to keep the bound; until one missed it, simply the fastest.
+
+        For several processors it is the one with the least worst regret among what is best for each, and for means of
+        them (:class:`~inlay.run.instant.several.Several`).
+        """
+        if self._several is None:
+            return self._fastest()
+        for model in self._several.models():
+            self._model = model
+            self._several.add(self._fastest().labels, *self._anchors.values())
+        self._model = self._several.model
+        maximum = self._maximum
+        ranked = self._several.by_regret()
+        quiet = (each for each in ranked if maximum is None or not each.any() or self._is_quiet(each, maximum))
+        return self._choice(next(quiet))
+
+    def several(self, labels: np.ndarray) -> dict[str, tuple[float, float]]:
+        """Where a file is for several processors, for each: speed over float, and how much slower than its own best."""
+        if self._several is None:
+            return {}
+        speedups, regrets = self._several.speedups(labels), self._several.regrets(labels)
+        return {name: (speedups[name], regrets[name]) for name in regrets}
+
+    def _fastest(self) -> Choice:
         problem = self._model.expected_problem()
         anchors = list(self._anchors.values())
         maximum = self._maximum

@@ -110,8 +110,10 @@ def quantize(
         deadline = NEVER.within(INSTANT_S - spent_s)  # a device may have been waited for until now
         made = create(asked.target, worker.fingerprint.facts)
         target = Capabilities.of(made, asked.quant_type, asked.max_opset)
-        known = None if rules is not None else read_costs(made, worker.fingerprint)
-        quick = known is not None and not worker.lacks & {"latency", "accuracy"}
+        known = None if rules is not None else read_costs(made, worker.fingerprint, given=asked.costs)
+        # where nothing can be timed, the table's word is all that there is
+        told = known is not None and ("latency" not in worker.lacks or known.table is not None)
+        quick = told and "accuracy" not in worker.lacks
         asked = replace(asked, file=(file := held(asked.file, work / "given")))
         own = OwnPrecision.of(made)
         run = in_reference(file) if quick or own is not None else partial(worker.run, asked.given)
@@ -122,7 +124,8 @@ def quantize(
         one_shot = replace(one_shot, prepared=(prepared := replace(prepared, resolved=resolved)))
         how: ByCosts | None = None
         stage(f"choose ranges on {counted(len(samples), 'sample')}")
-        if known is not None and quick:
+        if quick:
+            assert known is not None
             chosen, how = choose_by_costs(one_shot, known, resolved.placement, deadline)
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
@@ -130,7 +133,8 @@ def quantize(
             with pooled(lab.open_pool):
                 chosen = choose_by_rules(one_shot, resolved.placement)
             if known is not None:
-                how = ByCosts(known.source, models=worker.builds)
+                elsewhere_name = worker.fingerprint.facts.get("processor", "")
+                how = ByCosts(known.source, models=worker.builds, elsewhere=elsewhere_name)
         unchanged = how is not None and how.unchanged
         delivered = asked.given if unchanged else chosen.writer.deliver(chosen.placement, work / out.name)
         accuracy, loss = chosen.accuracy, None

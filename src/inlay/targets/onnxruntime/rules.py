@@ -26,6 +26,7 @@ from inlay.targets.conditions import (
 )
 from inlay.targets.machine import cpu_flags, is_x86
 from inlay.targets.onnxruntime.float_fusions import in_float_fusion
+from inlay.targets.onnxruntime.processors import saturates
 from inlay.targets.onnxruntime.rewrites.dynamic import LSTM, lstm_form
 from inlay.targets.onnxruntime.rewrites.floats import whole_windows
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
@@ -153,16 +154,16 @@ _PRODUCT_NS = 0.003
 _FLOAT_AGAIN_NS = 100.0  # a Relu that does not fold keeps its convolution in float
 
 
-def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Rules:
+def rules_for(machine: str | None = None, flags: frozenset[str] | None = None, narrow: bool | None = None) -> Rules:
     """The rules on a CPU: uint8 activations on x86, int8 elsewhere; 7-bit weights where 8-bit products saturate.
 
-    x86 without VNNI adds pairs of u8*s8 products in 16 bits, which saturates for full-range weights; with VNNI (AVX512
-    or AVX) the sum is formed in 32 bits.
+    Whether they do is a matter of its ``flags``, unless ``narrow`` says it: pairs of products of uint8 and weights up
+    to 63 in 7 bits add up to 32130 at most, which 16 bits hold.
     """
     machine = machine or platform.machine()
     flags = cpu_flags() if flags is None else flags
     x86 = is_x86(machine)
-    wide = not x86 or bool(flags & {"avx512_vnni", "avx_vnni"})
+    wide = not (saturates(machine, flags) if narrow is None else narrow)
     return Rules(
         activation=QType.UINT8 if x86 else QType.INT8,
         weight=QType.INT8,

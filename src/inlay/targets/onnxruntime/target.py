@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,9 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed
 from inlay.files import scratch
-from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, Lack, StatesCapabilities
 from inlay.targets.machine import USUAL_LEVEL2, cpu_facts, level2_bytes, processor_of, require_threads
+from inlay.targets.onnxruntime.processors import any_saturates, facts_of, named, saturates
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.session import (
     LIMIT_BYTES,
@@ -35,7 +37,10 @@ _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8
 
 
 def capabilities_for(
-    machine: str | None = None, flags: frozenset[str] | None = None, level2: int | None = None
+    machine: str | None = None,
+    flags: frozenset[str] | None = None,
+    level2: int | None = None,
+    narrow: bool | None = None,
 ) -> Capabilities:
     """What the runtime runs on a CPU, and its rewrites.
 
@@ -43,13 +48,14 @@ def capabilities_for(
         machine: as of ``rules_for`` in :mod:`.rules`.
         flags: likewise.
         level2: bytes of its second-level cache; by default of this one.
+        narrow: whether weights have 7 bits; by default where products saturate.
     """
     # A worker never asks: it starts without these, and without the graph library behind them.
     from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
     from inlay.targets.onnxruntime.rewrites import rewrites_for
     from inlay.targets.onnxruntime.rules import rules_for
 
-    rules = rules_for(machine, flags)
+    rules = rules_for(machine, flags, narrow)
     return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed, level2 or level2_bytes()))
 
 
@@ -87,21 +93,36 @@ class OrtCpuTarget(StatesCapabilities):
 
     Args:
         threads: intra-op threads; 0 lets the runtime choose.
+        processor: another one that files are for, by its name in :data:`~.processors.PROCESSORS`, or several joined
+            by ``+``: its rules and costs decide, its numerics are computed here, and nothing is timed.
     """
 
     name = "ort-cpu"
-    heading = ("onnxruntime", "cpu", "threads")
+    heading = ("onnxruntime", "cpu", "processor", "threads")
     deterministic = False
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int = 1, processor: str = "") -> None:
         require_threads(threads)
         self.threads = threads
+        self.processor = processor
         self._facts: Mapping[str, str] | None = None  # of another machine
+        if processor:
+            self._facts = {"onnxruntime": ort.__version__, **facts_of(processor), "threads": str(threads)}
+
+    @property
+    def lacks(self) -> frozenset[Lack]:
+        """Times, where it is for a processor that is not here."""
+        return frozenset({"latency", "profile", "memory"}) if self.processor else frozenset()
+
+    def each_processor(self) -> dict[str, OrtCpuTarget]:
+        """The target for each processor that it is named for."""
+        return {name: OrtCpuTarget(self.threads, name) for name in named(self.processor)} if self.processor else {}
 
     def on_device(self, facts: Mapping[str, str]) -> OrtCpuTarget:
         """The same target on the machine whose fingerprint has these facts."""
-        there = OrtCpuTarget(self.threads)
-        there._facts = None if facts == self.fingerprint().facts else facts
+        there = OrtCpuTarget(self.threads, self.processor)
+        if facts != self.fingerprint().facts:
+            there._facts = facts
         return there
 
     def fingerprint(self) -> Fingerprint:
@@ -113,7 +134,8 @@ class OrtCpuTarget(StatesCapabilities):
 
     def capabilities(self) -> Capabilities:
         """What its CPU runs in 8 bits, and how it is written."""
-        return capabilities_for(*processor_of(self._facts), None if self._facts is None else USUAL_LEVEL2)
+        narrow = any_saturates(self.processor) if self.processor else None
+        return capabilities_for(*processor_of(self._facts), None if self._facts is None else USUAL_LEVEL2, narrow)
 
     def integer_operators(self) -> tuple[IntegerOperator, ...]:
         """All of :data:`~inlay.targets.onnxruntime.integer_operators.OPERATORS`."""
@@ -148,7 +170,10 @@ class OrtCpuTarget(StatesCapabilities):
         return micro_models()
 
     def compile(self, model: Artifact) -> OrtExecutable:
-        """Build a session. Raises CompileFailed."""
+        """Build a session, of the exact form where only this processor saturates. Raises CompileFailed."""
+        if self.processor and saturates(*processor_of(None)) and not any_saturates(self.processor):
+            with _without_saturation(model) as exact:
+                return OrtExecutable(exact, self.threads)
         return OrtExecutable(model, self.threads)
 
     def compile_identified(self, model: Artifact) -> tuple[OrtExecutable, str]:
@@ -162,7 +187,8 @@ class OrtCpuTarget(StatesCapabilities):
         with scratch() as name:
             path = Path(name) / "optimized.onnx"
             try:
-                executable = OrtExecutable(model, self.threads, path) if _is_small(model.path) else None
+                small = _is_small(model.path) and not self.processor  # its exact form has another graph
+                executable = OrtExecutable(model, self.threads, path) if small else None
             except CompileFailed:  # a provider that compiles nodes cannot write its graph
                 executable = None
             if executable is None:
@@ -171,6 +197,29 @@ class OrtCpuTarget(StatesCapabilities):
                 return executable, graph_digest(path)
             except (OSError, ValueError, KeyError):
                 return executable, ""
+
+
+@contextmanager
+def _without_saturation(model: Artifact) -> Iterator[Artifact]:
+    """The model in the form that no processor saturates in (:mod:`.exact_form`), beside the same weights for a while.
+
+    Raises CompileFailed.
+    """
+    from inlay.targets.onnxruntime.exact_form import exact_form, has_int8
+
+    with building(model.path):
+        proto = onnx.load(model.path, load_external_data=False)
+    if not has_int8(proto):
+        yield model
+        return
+    if not exact_form(proto, model.path.parent):
+        raise CompileFailed("its inputs, outputs or casts are int8, of which this processor's products saturate")
+    path = model.path.with_name(f"exact-{model.path.name}")
+    try:
+        path.write_bytes(proto.SerializeToString())
+        yield Artifact(path, f"{model.digest}-exact")
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _is_small(model: Path) -> bool:
