@@ -15,6 +15,9 @@ from typing import NamedTuple
 AUTO = "auto"
 """In place of the name of a type: the target's own choice."""
 
+FP32 = "fp32"
+"""Name of the base precision in which everything that is not quantized is float32."""
+
 GRAPH_OUTPUT = ""
 """Name of the pseudo node whose input slots are the graph's outputs."""
 
@@ -22,7 +25,8 @@ GRAPH_OUTPUT = ""
 class QType(enum.Enum):
     """How the elements of a quantized tensor are stored; the value is its name in recipes and results.
 
-    They are integers, or floats of 8 bits (:attr:`floating`), which have no zero point. In a *dynamic* type an
+    They are integers, or floats of 8 bits (:attr:`floating`), which have no zero point. An operator whose ports have a
+    :attr:`half` type reads its values cast to it, and computes in it. In a *dynamic* type an
     activation is quantized by the range that it has in this very inference (DynamicQuantizeLinear): it needs no
     calibration. In a type of *blocks* a weight has one scale for so many neighbors along the axis that products are
     summed over.
@@ -35,6 +39,8 @@ class QType(enum.Enum):
     UINT16 = "uint16"
     INT32 = "int32"  # biases only
     FP8 = "fp8"  # E4M3: finite values only, up to 448
+    FP16 = "fp16"  # no steps: what reads it computes in it, and so do the scales of what it reads from integers
+    BF16 = "bf16"
     DYNAMIC = "dynamic uint8"  # activations only
     INT4_32 = "int4/32"  # weights only, as all types of blocks
     INT4_128 = "int4/128"
@@ -44,11 +50,15 @@ class QType(enum.Enum):
     @property
     def bits(self) -> int:
         """Width in bits."""
+        if self.half:
+            return 16
         return 8 if self.floating else int(self.element.removeprefix("u").removeprefix("int"))
 
     @property
     def element(self) -> str:
         """ONNX's name for the type of one element."""
+        if self.half:
+            return "float16" if self is QType.FP16 else "bfloat16"
         return "float8e4m3fn" if self.floating else self.value.split()[-1].split("/")[0]
 
     @property
@@ -67,14 +77,21 @@ class QType(enum.Enum):
         return self is QType.FP8
 
     @property
+    def half(self) -> bool:
+        """Whether it is a float of 16 bits, which takes neither scale nor zero point."""
+        return self in (QType.FP16, QType.BF16)
+
+    @property
     def takes_bias(self) -> bool:
         """Whether products with such activations go with a bias of 32-bit integers; beside floats it is one of them."""
-        return self.bits >= 8 and not self.floating
+        return self.bits >= 8 and not self.floating and not self.half
 
     @property
     def opset(self) -> int:
         """First opset in which Q/DQ nodes take it, where that is later than what every Q/DQ model has."""
-        if self.floating:
+        if self is QType.BF16:
+            return 22  # convolutions and pools in it
+        if self.floating or self.half:
             return 19
         return 21 if self.bits in (4, 16) or self.block else 0
 
@@ -189,6 +206,10 @@ class Placement:
         """This placement less ``ports``."""
         gone = set(ports)
         return Placement(((p, q) for p, q in self if p not in gone), (r for r in self.rewrites if r.port not in gone))
+
+    def without_halves(self) -> Placement:
+        """This placement with the operators that compute in half precision in float32."""
+        return self.without([p for p, q in self if q.half])
 
     def with_rewrites(self, rewrites: Iterable[PortRewrite]) -> Placement:
         """The same sites with those of ``rewrites`` whose ports are among them, and no others."""

@@ -281,6 +281,7 @@ class RangeProbe:
     def __init__(
         self, prepared: PreparedModel, placement: Placement, table: QParamsTable, domains: Mapping[str, str]
     ) -> None:
+        placement = placement.without_halves()
         proto = prepared.emitter.emit(Placement((p, q) for p, q in placement if q is not QType.INT32), table)
         _correct(proto, [p for p, q in placement if q is QType.INT32], placement, table)
         self._qtype = prepared.rules.activation

@@ -68,7 +68,8 @@ def in_process(prepared: PreparedModel, feeds: Sequence[Feed]) -> Run:
 
     def run(questions: Iterable[Question]) -> Outcomes:
         emit, store = prepared.emitter.emit, prepared.store
-        return each(outputs_of, ((Stored(emit(placement, table), store), feeds) for table, placement in questions))
+        plain = ((table, placement.without_halves()) for table, placement in questions)  # it rounds to no halves
+        return each(outputs_of, ((Stored(emit(placement, table), store), feeds) for table, placement in plain))
 
     return run
 

@@ -32,7 +32,7 @@ from inlay.space.masks import find_masks
 from inlay.space.recipe import Recipe, select_nodes
 from inlay.space.resolve import Resolved, resolve
 from inlay.space.rules import Rules
-from inlay.space.units import Unit, find_units, placement_from_precisions, static_types
+from inlay.space.units import Unit, able_in_half, find_units, placement_from_precisions, static_types
 from inlay.targets.base import Capabilities
 from inlay.types import Placement, PortRewrite
 
@@ -239,6 +239,7 @@ def _indexed(
         units = tuple(
             u if allowed & set(u.nodes) else replace(u, rejection="it is left out by --nodes", forms={}) for u in units
         )
+    emitter.able = able_in_half(units, rules)
     prepared = PreparedModel(
         file=file,
         request=request,

@@ -5,8 +5,8 @@ with switches, and :mod:`inlay.calibrate.ranges`, with qparams as inputs.)
 
 For each value and type there is one QuantizeLinear (a DynamicQuantizeLinear for a dynamic type) and one
 DequantizeLinear; the selected consumers read the latter, all others the original value. Constants are stored quantized,
-with a DequantizeLinear alone. The empty placement is the identity, bit for bit. A target's rewrites
-(:mod:`inlay.quant.rewrite`) are applied last, to the quantized graph.
+with a DequantizeLinear alone. Operators in half precision are written next (:mod:`inlay.quant.halves`). The empty
+placement is the identity, bit for bit. A target's rewrites (:mod:`inlay.quant.rewrite`) are applied last.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from inlay.model.passes.names import free_name
 from inlay.model.passes.opset import LEAST_IR, raise_opset
 from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, packed, tensor_proto
 from inlay.quant.gptq import Steps
+from inlay.quant.halves import HalfWriter, halves_of
 from inlay.quant.notes import Inverse, Unwritten
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, STORED, QParamsTable, quantize, scale_shape
@@ -100,6 +101,8 @@ class Emitter:
         # keyed by the identity of the qparams too: the tuple keeps them alive
         self._parts: dict[tuple[str, bool, bool, int, int], tuple[_Site, _Parts]] = {}  # held: no other gets its ids
         self._raised: dict[int, onnx.ModelProto] = {}  # by opset
+        # by node, the ports that read halves where it computes in half precision, of those that may
+        self.able: Mapping[str, Sequence[tuple[Port, QType]]] = {}
 
     @cached_property
     def _rewrites(self) -> list[tuple[Rewrite[Any], dict[str, Any]]]:
@@ -167,7 +170,8 @@ class Emitter:
                 an opset to which the model cannot be raised.
         """
         sites = self._sites(placement, table)
-        proto, base = onnx.ModelProto(), self.base_for({site.qtype for site in sites})
+        halves = halves_of(placement, self.able)
+        proto, base = onnx.ModelProto(), self.base_for({*(site.qtype for site in sites), *halves.values()})
         for field in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
             if base.HasField(field):
                 setattr(proto, field, getattr(base, field))
@@ -175,13 +179,13 @@ class Emitter:
         proto.metadata_props.extend(base.metadata_props)
         proto.functions.extend(base.functions)
         facts = dict(metadata or {})
-        if sites:
-            facts.setdefault(
-                "inlay.version", __version__
-            )  # so that extract knows that no activation was dropped for a Q
+        if len(placement):  # so that extract knows that no activation was dropped for a Q
+            facts.setdefault("inlay.version", __version__)
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
         self._write_graph(proto.graph, base.graph, sites)
+        if halves:
+            HalfWriter(self._graph, self._store, self._free).write(proto.graph, halves)
         if sites:
             self._rewrite(proto.graph, placement)
         known = {opset.domain for opset in proto.opset_import} | {"ai.onnx", ""}
@@ -215,6 +219,8 @@ class Emitter:
                 value = self._graph.value_of(port)
             except KeyError:
                 raise ModelError(f"the placement names port {port}, which the model does not have") from None
+            if qtype.half:
+                continue
             if qtype is QType.INT32:
                 of_bias = table.bias_params(port, placement)
                 bias = table.bias(port, placement)

@@ -1,11 +1,12 @@
 """Read a placement back from a Q/DQ model: the inverse of emit, for models of any origin.
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
-becomes a float constant again. In a model that ``emit`` wrote, the target's rewrites are undone first, by the notes
-that it left (:mod:`inlay.quant.notes`); then operators on integers are written in their plain form
-(:mod:`inlay.quant.plain.form`). What remains is the float model. Whatever does not have one of these forms (a Q whose
-result is read by an unknown operator, an integer graph input) is left in place and listed with its reason. In a model
-of other origin a pair leaves its saturation behind (:mod:`inlay.quant.saturation`).
+becomes a float constant again, and what computes in half precision (:mod:`inlay.quant.halves`) computes in float32. In
+a model that ``emit`` wrote, the target's rewrites are undone first, by the notes that it left
+(:mod:`inlay.quant.notes`); then operators on integers are written in their plain form (:mod:`inlay.quant.plain.form`).
+What remains is the float model. Whatever does not have one of these forms (a Q whose result is read by an unknown
+operator, an integer graph input) is left in place and listed with its reason. In a model of other origin a pair leaves
+its saturation behind (:mod:`inlay.quant.saturation`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from inlay.model.flow import flattened
 from inlay.model.metadata import cloned
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
+from inlay.quant.halves import read_halves
 from inlay.quant.notes import forget, undo
 from inlay.quant.plain.form import constant_behind, known_integer, write_plain
 from inlay.quant.plain.graph import IntegerOperator, Leftover, float_name
@@ -32,7 +34,7 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QTy
 
 _COARSEST_FLOAT_STEP = 32.0  # between the largest floats of 8 bits with 3 of them behind the point, 416 and 448
 
-_TYPES = {(ir.DataType[t.element.upper()], t.block): t for t in QType if not t.dynamic}
+_TYPES = {(ir.DataType[t.element.upper()], t.block): t for t in QType if not (t.dynamic or t.half)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +83,12 @@ def extract(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> Extra
     ours = is_ours(model)
     copy, selected = _undone(model)
     fix_names(copy)
+    halves = read_halves(copy)
     copy.ir_version = max(copy.ir_version or 4, 4)  # before, initializers had to be inputs
     graph = copy.graph
     RemoveUnusedNodesPass()(copy)
     plain = write_plain(copy, operators)
-    sites: dict[Port, QType] = dict(plain.anew)
+    sites: dict[Port, QType] = {**(halves if ours else {}), **dict(plain.anew)}
     qparams: dict[tuple[str, QType], QParams] = {}
     leftovers = list(plain.leftovers)
     saturations = Saturations(plain)

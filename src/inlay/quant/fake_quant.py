@@ -106,11 +106,14 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
 
 
 def _form_switches(graph: Graph, units: Sequence[Unit], owners: Mapping[Port, tuple[int, QType]]) -> Iterator[Switch]:
-    """A switch for each port of a form that no other switch quantizes in its type."""
+    """A switch for each port of a form that no other switch quantizes in its type.
+
+    Like biases, what is read in half precision is left out.
+    """
     sites = dict.fromkeys(site for u in units for sites in u.searched.values() for site in sites)
     left = _CONSTANT_BYTES
     for port, qtype in sites:
-        if qtype is not QType.INT32 and (port not in owners or owners[port][1] is not qtype):
+        if qtype is not QType.INT32 and not qtype.half and (port not in owners or owners[port][1] is not qtype):
             value = graph.value_of(port)
             array = graph.constant(value)
             held = 0 if array is None else array.size if qtype.block else array.nbytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -85,7 +86,11 @@ def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
 
 
 _FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
-STORAGE = {t: _FLOAT8 if t.floating else np.dtype(t.element.replace("int4", "int8")) for t in QType}
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+STORAGE = {
+    t: _FLOAT8 if t.floating else _BFLOAT16 if t is QType.BF16 else np.dtype(t.element.replace("int4", "int8"))
+    for t in QType
+}
 """The numpy type that holds the elements of each type."""
 
 STORED = {t: np.dtype(ml_dtypes.int4) if t.element == "int4" else STORAGE[t] for t in QType}
@@ -137,7 +142,7 @@ class QParamsTable:
         self._rules = rules
         self._ranges = ranges
         self._given = dict(fixed or {})
-        self._known: dict[tuple[str, QType], QParams] = dict(fixed or {})
+        self._known = {key: self._representable(params) for key, params in self._given.items()}
         self._fixed = {value for value, _ in self._known}
         self._biases: dict[tuple[Port, int, int], QParams] = {}
 
@@ -168,7 +173,7 @@ class QParamsTable:
         """The qparams of ``value`` in ``qtype``. Raises KeyError when it was never observed."""
         key = (value, qtype)
         if key not in self._known:
-            self._known[key] = self._compute(value, qtype)
+            self._known[key] = self._representable(self._compute(value, qtype))
         return self._known[key]
 
     def steps(self, value: str, qtype: QType) -> Steps | None:
@@ -239,6 +244,19 @@ class QParamsTable:
         if placement is not None and placement.qtype(Port(port.node, 1)) is not self._rules.weight:
             return values
         return np.asarray(values - shift.reshape(values.shape), np.float32)
+
+    def _representable(self, params: QParams) -> QParams:
+        """``params`` with scales that are numbers of the base in half precision, each the next one that is no less."""
+        base = self._rules.base
+        if base is None:
+            return params
+        exact, dtype = np.asarray(params.scale, np.float32), STORAGE[base]
+        zero, infinity = dtype.type(0), dtype.type(np.inf)
+        least, most = float(np.nextafter(zero, infinity)), float(np.nextafter(infinity, zero))
+        near = np.clip(exact, least, most).astype(dtype)
+        short = near.astype(np.float32) < np.minimum(exact, most)
+        scale = np.where(short, np.nextafter(near, infinity), near).astype(np.float32)
+        return replace(params, scale=tuple(scale.tolist()))
 
     def _compute(self, value: str, qtype: QType) -> QParams:
         found = self._ranges.get(value)

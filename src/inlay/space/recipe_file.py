@@ -33,7 +33,8 @@ from inlay.yaml_file import read_yaml
 
 FORMAT, VERSION = "inlay-recipe", 1
 TUNED_FOR = "tuned-for"
-_TYPES = {t.value: t for t in QType}
+_TYPES = {t.value: t for t in QType if not t.half}
+_HALVES = {t.value: t for t in QType if t.half}
 _BLOCKS = {weight_only(t): t for t in QType if t.block}
 
 
@@ -132,9 +133,12 @@ def _rule(number: int, data: object) -> RecipeRule:
         raise ValueError(f"rule {number} lacks its config: float, int, int8, dynamic, …")
     if not isinstance(pattern, str) or not pattern:
         raise ValueError(f"rule {number}: {pattern!r} is not a pattern")
+    made = _config(number, config)
     if scope is Scope.PORT:
         parse_port(pattern)
-    return RecipeRule(scope, pattern, _config(number, config), data.get("optional") is True)
+        if made is not None and made.form in _HALVES:  # of a port it is a type, and of an operator a form
+            made = OpConfig(_HALVES[made.form])
+    return RecipeRule(scope, pattern, made, data.get("optional") is True)
 
 
 def _config(number: int, data: object) -> OpConfig | None:

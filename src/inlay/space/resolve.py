@@ -129,9 +129,8 @@ def recipe_of(
             recipe = recipe.set_name(glob.escape(unit.name), OpConfig(qtype, False if uniform else None, names))
             continue
         # a form that quantizes activations, too, has those ports besides the others'; further static types are above
-        forms = [f for f, own in unit.forms.items() if all(placement.qtype(p) is t for p, t in own)]
-        if forms:
-            form = max(forms, key=lambda f: len(unit.forms[f]))
+        form = unit.form_in(placement)
+        if form:
             recipe = recipe.set_name(glob.escape(unit.name), OpConfig(form=form))
     reached = resolve(recipe, graph, units, rules).placement
     applied = _rewrites_by_port(reached)
@@ -158,7 +157,8 @@ def _check_type(rule: RecipeRule, rules: Rules) -> None:
     if form in rules.too_new:
         raise UsageError(f"recipe: {rule}: {rules.too_new[form]}")
     if form and form not in forms:
-        words = ", ".join(["float", "int", *(t.value for t in QType if not t.dynamic and not t.block), *forms])
+        static = (t.value for t in QType if not (t.dynamic or t.block or t.half))
+        words = ", ".join(["float", "int", *static, *forms])
         raise UsageError(f"recipe: {rule}: the target has no precision {form!r}; give {words}")
     unknown = set() if rule.config is None else rule.config.rewrites - rules.rewrites
     if unknown:
@@ -185,7 +185,7 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
     if unit.table and config is not None:
         return _Verdict(unit, rule, None, "its table is stored in 8 bits", form=unit.table)
     if not unit.selectable:
-        return _Verdict(unit, rule, None, unit.rejection)
+        return _Verdict(unit, rule, None, unit.rejection, form=_base_form(unit, rule, rules))
     if is_shared(rules, graph.node(unit.name)) and (rule is None or not rule.specific):
         return _Verdict(unit, rule, None, "", open=True)
     if config is None:
@@ -195,6 +195,12 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
     if config.per_channel and not rules.per_channel and unit.weights:
         reason += "; rejected: the target takes one scale for a weight, not one per channel"
     return _Verdict(unit, rule, qtype, reason)
+
+
+def _base_form(unit: Unit, rule: RecipeRule | None, rules: Rules) -> str:
+    """The half precision of a unit that is not quantized, although no rule keeps it float; empty where it has none."""
+    asked = rule is None or (rule.config is not None and not rule.config.form)
+    return rules.base.value if rules.base is not None and asked and rules.base.value in unit.forms else ""
 
 
 def _settle_clusters(
@@ -208,6 +214,8 @@ def _settle_clusters(
         for name in cluster.nodes:
             verdicts[name].qtype = cluster.qtype
             verdicts[name].reason = cluster.reason
+            if cluster.qtype is None:
+                verdicts[name].form = _base_form(verdicts[name].unit, verdicts[name].rule, rules)
             if cluster.competing:
                 verdicts[name].reason += f", not {', '.join(t.value for t in cluster.competing)}"
 

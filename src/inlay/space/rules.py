@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from inlay.errors import UsageError
 from inlay.model.flow import FLOW
 from inlay.model.graph import Graph, Node
-from inlay.types import AUTO, Port, QType
+from inlay.space.halves import half_sites
+from inlay.types import AUTO, FP32, Port, QType
 
 
 class Needs(enum.Enum):
@@ -136,8 +137,14 @@ class Form:
     spare: bool = False
     rounds_data: int = 0
 
-    def sites(self, graph: Graph, node: Node) -> tuple[tuple[Port, QType], ...]:
-        """The ports that the form quantizes at ``node``, with their types; empty where it does not have it."""
+    def sites(self, graph: Graph, nodes: Sequence[Node]) -> tuple[tuple[Port, QType], ...]:
+        """The ports that the form quantizes at a unit of ``nodes``, with their types; empty where it is none of its.
+
+        In half precision a unit computes as a whole; every other form is one of its first node alone.
+        """
+        if self.weight.half:
+            return half_sites(graph, nodes, self.weight)
+        node = nodes[0]
         row = self.ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if row is None or any(condition(graph, node) for condition in row.conditions):
             return ()
@@ -187,6 +194,7 @@ class Rules:
     # by further type, the operators that have fast kernels for it: one more label of a search for each
     fast: Mapping[QType, frozenset[str]] = field(default_factory=dict)
     forms: tuple[Form, ...] = ()  # further precisions of single operators
+    halves: frozenset[QType] = frozenset()  # half precisions that it has kernels for, of any operator
     rewrites: frozenset[str] = frozenset()  # names of the target's selectable rewrites (`rewrite`)
     # price of a requantized input of an operator in `share`, per element. The unit is the target's own (passes over an
     # element, or estimated cycles); only ratios of the three prices count.
@@ -205,6 +213,28 @@ class Rules:
         return tuple(
             dict.fromkeys((self.activation, *(t for t in QType if t in {*self.other_activations, *self.fast})))
         )
+
+    @property
+    def base(self) -> QType | None:
+        """The half precision that what is not quantized computes in where it can; None for float32."""
+        return next((form.weight for form in self.forms if form.weight.half), None)
+
+    def on_base(self, name: str, option: str = "--base") -> Rules:
+        """The same on a base precision by its name; :data:`AUTO` is float16 where the target has kernels for it.
+
+        Raises:
+            UsageError: the target has no such kernels; ``option`` asked for it.
+        """
+        known = {t.value: t for t in (QType.FP16, QType.BF16) if t in self.halves}
+        if name in (AUTO, FP32):
+            base = next(iter(known.values()), None) if name == AUTO else None
+        elif name not in known:
+            offered = ", ".join([FP32, *known])
+            raise UsageError(f"{option} {name}: this target has no kernels in it; give {AUTO} or {offered}")
+        else:
+            base = known[name]
+        rest = tuple(form for form in self.forms if not form.weight.half)
+        return replace(self, forms=rest if base is None else (Form(base.value, {}, base, base), *rest))
 
     def is_symmetric(self, activation: QType) -> bool:
         """Whether zero points of activations of this type are 0."""

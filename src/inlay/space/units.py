@@ -49,7 +49,22 @@ class Unit:
     @property
     def table(self) -> str:
         """The form in which the constant that it takes its data from is stored in fewer bits; empty without one."""
-        return next((f for f, own in self.searched.items() if [p for p, _ in own] == [Port(self.name, 0)]), "")
+        own = {form: sites for form, sites in self.searched.items() if not sites[0][1].half}
+        return next((form for form, sites in own.items() if [p for p, _ in sites] == [Port(self.name, 0)]), "")
+
+    def form_in(self, placement: Placement) -> str:
+        """The form that it has in ``placement``; empty where it has none.
+
+        In half precision it may read integers besides, if what computes them hands them to all readers.
+        """
+        found = ""
+        for form, sites in self.forms.items():
+            types = [placement.qtype(port) for port, _ in sites]
+            half = sites[0][1].half and None not in types and sites[0][1] in types
+            same = all(given is qtype for given, (_, qtype) in zip(types, sites, strict=True))
+            if (half or same) and (not found or len(sites) > len(self.forms[found])):
+                found = form
+        return found
 
     @property
     def selectable(self) -> bool:
@@ -80,7 +95,8 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
         activation = _fused_activation(graph, node, rules) if rule is not None and not rule.moves_data else None
         if activation is not None:
             fused.add(activation.name)
-        forms = {form.name: sites for form in rules.forms if (sites := form.sites(graph, node))}
+        nodes = (node,) if activation is None else (node, activation)
+        forms = {form.name: sites for form in rules.forms if (sites := form.sites(graph, nodes))}
         unit = _unit(graph, rules, node, activation)
         if unit.selectable:
             fast = [t for t, ops in rules.fast.items() if t is not rules.activation and node.op_type in ops]
@@ -106,6 +122,15 @@ def static_types(units: Collection[Unit], rules: Rules) -> frozenset[QType]:
 
 STATIC = "static"
 """Name of the precision of a unit whose inputs, weights and outputs carry Q/DQ with fixed scales."""
+
+
+def able_in_half(units: Collection[Unit], rules: Rules) -> dict[str, list[tuple[Port, QType]]]:
+    """By node, the ports at which it reads halves, of the units that may compute in the base's half precision."""
+    found: dict[str, list[tuple[Port, QType]]] = {}
+    for unit in units if rules.base is not None else ():
+        for site in unit.forms.get(rules.base.value if rules.base is not None else "", ()):
+            found.setdefault(site[0].node, []).append(site)
+    return found
 
 
 def placement_from_precisions(
@@ -146,6 +171,9 @@ def placement_from_labels(
     fusing the producer. The output of a unit that can also write float (``Needs.EITHER``) carries Q/DQ only if some
     consumer runs in low precision. ``qtype`` gives the type of a unit's quantized activations, by default its own;
     if producer and consumer differ, the consumer's type is used: a value that is read in two types has two pairs.
+
+    On a base of half precision, whatever else a low-precision unit reads (its bias, the other path of a residual Add)
+    is read in that, if the unit can compute in it.
     """
     quantized = [u for u in units if u.selectable and quantize(u)]
     type_of = {u.name: qtype(u) if qtype else u.activation or rules.activation for u in quantized}
@@ -160,9 +188,9 @@ def placement_from_labels(
             if unit.rule.output is Needs.QUANTIZED or any(p in reads for p in consumers):
                 sites.update({p: type_of[unit.name] for p in consumers if p not in reads})
     for unit in units:
-        if unit.name not in type_of:
-            for port, form_type in unit.forms.get(form(unit), ()):
-                sites.setdefault(port, form_type)
+        name = form(unit) if unit.name not in type_of else rules.base.value if rules.base is not None else ""
+        for port, form_type in unit.forms.get(name, ()):
+            sites.setdefault(port, form_type)
     return Placement(sites.items())
 
 

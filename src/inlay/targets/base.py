@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Union, runtime_checkab
 
 import numpy as np
 
-from inlay.types import AUTO
+from inlay.errors import UsageError
+from inlay.types import AUTO, FP32
 
 if TYPE_CHECKING:  # a worker, which runs models and changes none, starts without the graph library behind these
     import onnx
@@ -328,12 +329,14 @@ class Capabilities:
         object.__setattr__(self, "rules", replace(self.rules, rewrites=selectable))
 
     @classmethod
-    def of(cls, target: Target, quant_type: str = AUTO, max_opset: int | None = None) -> Capabilities:
-        """Those of ``target``, with activations of ``quant_type`` (:meth:`Rules.in_type`, whose errors it raises).
+    def of(cls, target: Target, quant_type: str = AUTO, max_opset: int | None = None, base: str = FP32) -> Capabilities:
+        """Those of ``target`` for :meth:`Rules.in_type`, :meth:`Rules.on_base` and :meth:`Rules.up_to`, as these raise.
 
-        What would make a model newer than ``max_opset`` is left out.
+        A base that is too new is left out only where it is not asked for by name.
         """
-        rules = target.rules().up_to(max_opset).in_type(quant_type)
+        rules = target.rules().on_base(base).up_to(max_opset).in_type(quant_type)
+        if base in rules.too_new:
+            raise UsageError(f"--base {base}: {rules.too_new[base]}")
         passes = (r for r in target.float_rewrites() if max_opset is None or r.opset <= max_opset)
         return cls(rules, tuple(passes), tuple(target.rewrites()), max_opset)
 

@@ -23,8 +23,9 @@ _HIDDEN = "inlay.hidden"  # a domain that no model has
 
 FIRST_QDQ_OPSET = 10  # the first one with QuantizeLinear and DequantizeLinear
 QDQ_OPSET = 13  # first opset with a channel axis on QuantizeLinear/DequantizeLinear
-LEAST_IR = {19: 9, 21: 10}
-"""IR version of the opsets that brought types: floats of 8 bits; blocks, and integers of 4 and 16 bits."""
+LEAST_IR = {19: 9, 21: 10, 22: 10}
+"""IR version of the opsets that brought types: floats of 8 bits, and scales that are halves; blocks, and integers of 4
+and 16 bits; operators in bfloat16."""
 
 
 def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]:

@@ -186,7 +186,7 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     on_samples = OnTarget(prepared, one_shot.worker, one_shot.feeds)
     on_variations = OnTarget(prepared, one_shot.worker, one_shot.test.feeds)
     graph, test = prepared.graph, one_shot.test
-    ranged = any(not t.dynamic and not graph.is_constant(graph.value_of(port)) for port, t in placement)
+    ranged = any(not (t.dynamic or t.half) and not graph.is_constant(graph.value_of(port)) for port, t in placement)
     task = CalibrationTask(
         prepared=prepared,
         observed=observed,

@@ -162,10 +162,10 @@ def evidence_of(
 
 def precision_in(placement: Placement, unit: Unit) -> str:
     """The precision that ``placement`` gives ``unit``: static, one of its forms, or float."""
-    if unit.activations and all(p in placement for p in unit.activations):
+    types = [placement.qtype(p) for p in unit.activations]
+    if types and all(qtype is not None and not qtype.half for qtype in types):
         return STATIC
-    forms = (name for name, sites in unit.forms.items() if sites and all(placement.qtype(p) is q for p, q in sites))
-    return next(forms, FLOAT)
+    return unit.form_in(placement) or FLOAT
 
 
 def software() -> dict[str, str]:
