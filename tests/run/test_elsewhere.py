@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from inlay import api
 from inlay.cli.quantized import quantized
 from inlay.errors import UsageError
 from inlay.prepare.options import BY_COSTS
+from inlay.run.instant.proposal import Instant
 from inlay.run.instant.quantize import Quantized
 from inlay.run.instant.several import Several
+from inlay.run.instant.shapes import profiled_here
 from inlay.run.machine_costs import carried, read_costs, write_table
 from inlay.search.cost_model import CostModel
 from inlay.search.cost_table import CostTable, Fit
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, KernelTime, TargetSpec
 from inlay.targets.onnxruntime.processors import PROCESSORS, any_saturates
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.testing.models import random_feed, residual_model, run_reference, sqnr
@@ -185,3 +188,38 @@ def test_quantize_and_tune_start_from_a_carried_table(tmp_path: Path) -> None:
     write_table(path, OrtCpuTarget(processor="armv8").fingerprint(), TABLE)
     with pytest.raises(UsageError, match="machine aarch64, not"):
         api.tune(model, out=tmp_path / "run", data=feeds, costs=path, budget=60)
+
+
+def _like_this_one() -> str:
+    """A processor for which the same table ships as for this one; skips where there is none."""
+    here = OrtCpuTarget().shipped_costs()
+    alike = [name for name in PROCESSORS if here is not None and OrtCpuTarget(processor=name).shipped_costs() == here]
+    if not alike:
+        pytest.skip("no table ships for this processor")
+    return alike[0]
+
+
+def test_profiles_here_correct_the_table_of_a_processor_of_this_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that has the very table of this machine, so that what is expected there becomes what was timed here."""
+    real, seen = Instant.learn_elsewhere, list[tuple[float, float, float]]()
+
+    def spy(self: Instant, table: CostTable, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float) -> None:
+        before = self.expected(labels)
+        real(self, table, labels, kernels, ns)
+        seen.append((before, self.expected(labels), ns))
+
+    monkeypatch.setattr(Instant, "learn_elsewhere", spy)
+    _quantize(tmp_path, _like_this_one(), recipe=BY_COSTS)
+    assert seen
+    for before, after, ns in seen[:1]:
+        assert abs(np.log(after / ns)) < max(0.5 * abs(np.log(before / ns)), 0.3)
+
+
+def test_other_architectures_are_not_profiled_here(tmp_path: Path) -> None:
+    here = OrtCpuTarget().fingerprint().facts["machine"]
+    with profiled_here(TargetSpec("ort-cpu"), here, tmp_path) as found:
+        assert found is None, "it is measured itself"
+    with profiled_here(TargetSpec("ort-cpu", {"processor": "amx"}), "another", tmp_path) as found:
+        assert found is None

@@ -32,14 +32,16 @@ from inlay.quant.observers import Method
 from inlay.quant.tasks.recognize import task_of
 from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.instant.proposal import Choice, Instant
+from inlay.run.instant.shapes import Here
 from inlay.run.machine_costs import MachineCosts
 from inlay.search import policy
 from inlay.targets.base import Artifact, KernelTime, is_estimate
 from inlay.trial import Accuracy, Interval, shown_ratio
 from inlay.types import Placement
 
-INSTANT_S = 8.8
-"""Seconds that an answer is planned to take, with the start of the program; the last steps may take one more."""
+INSTANT_S, ELSEWHERE_S = 8.8, 20.0
+"""Seconds that an answer is planned to take, with the start of the program; the last steps may take one more. The
+second where it is for another processor: no timing corrects the choice, so more of them are profiled and judged."""
 _MODELS = 2
 """In low precision that are built: with the float one three."""
 _UNTIMED_MODELS = 4
@@ -126,7 +128,7 @@ class _Built:
 
 
 def choose_by_costs(
-    one_shot: OneShot, known: MachineCosts, every: Placement, deadline: Deadline
+    one_shot: OneShot, known: MachineCosts, every: Placement, deadline: Deadline, here: Here | None = None
 ) -> tuple[Chosen, ByCosts]:
     """The fastest placement that keeps the bound on the target, among those that there is time to build.
 
@@ -135,6 +137,7 @@ def choose_by_costs(
         known: the processor's table; where there is none, only profiles of what is built tell.
         every: all that may be quantized, for which ranges are chosen.
         deadline: when the answer is due.
+        here: this machine, where the target is for another processor.
 
     Raises:
         InlayError: the model cannot be calibrated.
@@ -167,6 +170,7 @@ def choose_by_costs(
     feeds, parts = samples.feeds if one_shot.asked.real else (), one_shot.judge.parts
     instant = Instant(prepared, known, table, every, feeds, bound_db, deadline=until, mask=samples.mask, parts=parts)
     race = _Race(one_shot, writer, instant, bound_db, deadline)
+    race.here = here
     winner, how = race.run()
     varies = winner.choice.low and winner.accuracy is not None and one_shot.test.feeds
     chosen = Chosen(
@@ -214,6 +218,7 @@ class _Race:
     ) -> None:
         self._one_shot, self._asked, self._writer, self._instant = one_shot, one_shot.asked, writer, instant
         self._bound_db, self._deadline = bound_db, deadline
+        self.here: Here | None = None  # profiles in place of a target that cannot
         self._worker = one_shot.worker
         self._timing = "latency" not in self._worker.lacks
         self._glances: dict[str, float] = {}
@@ -233,9 +238,11 @@ class _Race:
             what = "build and time" if self._timing else "build and judge"
             doing(f"{what} placement {len(low) + 1} of {most} at most")
             low.append(self._build(choice))
-            if len(low) == most or not self._may_try_again(in_float, low[-1]):
+            again = len(low) < most and self._may_try_again(in_float, low[-1])
+            if again or self.here is not None:  # what is told of another processor is better for it
+                self._learn(low[-1])
+            if not again:
                 break
-            self._learn(low[-1])
         kept = [b for b in low if b.kept]
         winner, how = self._fastest(in_float, kept)
         if not winner.choice.low:
@@ -305,6 +312,8 @@ class _Race:
 
     def _learn(self, built: _Built) -> None:
         """Let the next choice know what a model takes, and how it missed the bound. What fails is left out."""
+        if self.here is not None:
+            self.here.teach(self._instant, built.choice.labels, built.artifact, self._one_shot.timed)
         ns, kernels = self._glance(built.artifact), list[KernelTime]()
         if not built.failed and np.isfinite(ns):
             inferences = int(np.clip(_PROFILE_NS / ns, *_PROFILED))

@@ -53,6 +53,8 @@ _PATIENCE_S = 20.0
 """The most that asking the fewest questions may take, which leave out no source; where inferences are so long that it
 takes more, anchors alone are asked about, by one question each."""
 _TIMED = 0.01  # relative standard deviation of a latency from a few blocks
+_MOST_OFF = 8.0
+"""By how much a table is taken to be off for another processor, because it is here."""
 _SOLVING_S = 0.5  # seconds for one integer program, beside which there is a good labeling already: most take 0.1 to 0.3
 
 
@@ -96,13 +98,11 @@ class Instant:
         self._prepared, self._table, self._feeds, self._deadline = prepared, table, feeds, deadline
         self._graph = build_unit_graph(prepared.graph, prepared.units)
         parameters, offered = CostParameters(self._graph), prepared.selectable_rewrites
-        tables = known.several or {"": known.table or CostTable()}
-        chosen = [table.choose_rewrites(prepared.graph, parameters, offered) for table in tables.values()]
+        self._tables = known.several or {"": known.table or CostTable()}
+        chosen = [table.choose_rewrites(prepared.graph, parameters, offered) for table in self._tables.values()]
         self._rewrites = chosen[0] if len(chosen) == 1 else RewriteChoice()  # one that pays here may cost there
-        prices = [table.price(prepared.graph, parameters) for table in tables.values()]
-        prices = [with_rewrites(each, self._graph, self._rewrites) for each in prices]
-        self._several = Several(self._graph, dict(zip(tables, prices, strict=True))) if len(tables) > 1 else None
-        self._model = CostModel(self._graph, priced=prices[0]) if self._several is None else self._several.model
+        self._here: CostModel | None = None
+        self._price(np.ones(parameters.size))
         self._priced, self._usual = known.table is not None, usual
         self._bound_db = bound_db if feeds else None
         self._optimism_db: float | None = None
@@ -191,6 +191,28 @@ class Instant:
     def expected(self, labels: np.ndarray) -> float:
         """Nanoseconds per inference, by all that is known by now."""
         return self._model.predict(labels).mean
+
+    def _price(self, off: np.ndarray) -> None:
+        """Take the tables' costs times ``off``, which has the shape (parameters,)."""
+        prices = {name: off * self._priced_by(table) for name, table in self._tables.items()}
+        self._several = Several(self._graph, prices) if len(prices) > 1 else None
+        first = next(iter(prices.values()))
+        self._model = CostModel(self._graph, priced=first) if self._several is None else self._several.model
+
+    def _priced_by(self, table: CostTable) -> np.ndarray:
+        prices = table.price(self._prepared.graph, CostParameters(self._graph))
+        return with_rewrites(prices, self._graph, self._rewrites)
+
+    def learn_elsewhere(self, table: CostTable, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float) -> None:
+        """Correct the tables by how far another processor's ``table`` is off there, by a model that was timed there."""
+        priced = self._priced_by(table)
+        if self._here is None:
+            self._here = CostModel(self._graph, priced=priced)
+        self._here.update_from_profile(labels, kernels, ns)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            off = self._here.costs().mean / priced
+        usable = np.isfinite(off) & (priced > policy.COST_FLOOR_NS)
+        self._price(np.where(usable, np.clip(off, 1.0 / _MOST_OFF, _MOST_OFF), 1.0))
 
     def learn(self, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float) -> None:
         """Correct the table by a model that was timed: its kernels, and nanoseconds per inference.

@@ -30,8 +30,9 @@ from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
 from inlay.quant.tasks.recognize import task_of
 from inlay.run.input_notes import fixable_notes, limit_notes
-from inlay.run.instant.by_costs import INSTANT_S, ByCosts, choose_by_costs
+from inlay.run.instant.by_costs import ELSEWHERE_S, INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, QuantizeRequest
+from inlay.run.instant.shapes import profiled_here
 from inlay.run.machine_costs import read_costs
 from inlay.run.outputs import install, publish
 from inlay.run.reference import RunFiles, in_reference
@@ -107,7 +108,10 @@ def quantize(
     rules, samples, bound_db = asked.rules, asked.samples, asked.bound_db
     spent_s = 0.0 if begun is None else NEVER.clock() - begun
     with scratch() as work, lab.start(asked.target, work, usual_limit) as worker:
-        deadline = NEVER.within(INSTANT_S - spent_s)  # a device may have been waited for until now
+        is_elsewhere = "processor" in worker.fingerprint.facts
+        deadline = NEVER.within(
+            (ELSEWHERE_S if is_elsewhere else INSTANT_S) - spent_s
+        )  # a device may have been waited for until now
         made = create(asked.target, worker.fingerprint.facts)
         target = Capabilities.of(made, asked.quant_type, asked.max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint, given=asked.costs)
@@ -126,7 +130,9 @@ def quantize(
         stage(f"choose ranges on {counted(len(samples), 'sample')}")
         if quick:
             assert known is not None
-            chosen, how = choose_by_costs(one_shot, known, resolved.placement, deadline)
+            machine = worker.fingerprint.facts.get("machine")
+            with profiled_here(asked.target, machine, work) as here:
+                chosen, how = choose_by_costs(one_shot, known, resolved.placement, deadline, here)
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
         else:
