@@ -3,16 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-LOWEST := $(VENV)-lowest
-QUICK := tests/test_data.py tests/test_archives.py tests/test_yaml_file.py tests/cli/test_commands.py \
-  tests/cli/test_options.py tests/space tests/search/test_milp.py
+# What breaks where another Python, another version of a dependency or a packaging mistake does: files and samples, the
+# command line, graphs, Q/DQ nodes, solvers, processes, and what joins through entry points.
+SELECTION := -m "not exhaustive" tests/test_data.py tests/test_archives.py tests/test_yaml_file.py tests/test_calls.py \
+  tests/test_telemetry.py tests/test_release.py tests/cli tests/space tests/model tests/quant tests/search tests/report \
+  tests/measure
 LOCK := requirements/dev.lock
 
 .DEFAULT_GOAL := help
 BUDGET ?= 1h
 JOBS ?= auto
 PARALLEL = -n $(JOBS) --dist worksteal
-.PHONY: help setup demo test test-all browser services fuzz lint format bench layout core docs changelog release lock clean
+.PHONY: help setup demo test test-all test-wheel test-lowest browser services fuzz lint format bench layout core docs changelog release dist extras lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -52,13 +54,19 @@ services:  ## install the SSH server that boards are tested behind, where apt ma
 fuzz: $(STAMP)  ## attack every command with hostile inputs for BUDGET=1h; reproducers go to out/findings
 	$(BIN)/python -m tests.attack fuzz --budget $(BUDGET) $(ARGS)
 
-test-lowest: $(STAMP)  ## test a selection on the lowest dependencies; PYTHON chooses another Python
+dist: $(STAMP)  ## build sdist, wheel and bill of materials into dist, and docs/licences.md
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --only-binary :all: \
-	  -r pyproject.toml 'pytest>=8' 'hypothesis>=6.100'
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --no-deps -e .
-	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(QUICK)
+	$(BIN)/python -m release dist
+
+test-wheel: dist  ## test a selection against the wheel alone; PYTHON chooses another Python
+	$(BIN)/python -m release test --python $(PYTHON) -- $(SELECTION)
+
+test-lowest: dist  ## the same with the oldest versions of what Inlay asks for; PYTHON chooses another Python
+	$(BIN)/python -m release test --python $(PYTHON) --resolution lowest-direct -- -W ignore::DeprecationWarning $(SELECTION)
+
+extras: $(STAMP)  ## say which extras resolve on which Python
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python -m release extras
 
 lint: $(STAMP)  ## ruff, mypy, import contracts, the layout of the house
 	$(BIN)/ruff check .
@@ -99,4 +107,4 @@ lock: $(STAMP)  ## resolve the dependencies anew
 	  --python-version 3.10 pyproject.toml --extra dev --extra images --extra bench --extra docs --extra arm --extra openvino -o $(LOCK)
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) $(LOWEST) out site build dist benchmarks/out
+	rm -rf $(VENV) out site build dist benchmarks/out

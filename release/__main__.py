@@ -1,4 +1,4 @@
-"""``python -m release``: check, show the notes of, or make a release."""
+"""``python -m release``: build and test packages; check, show the notes of, or make a release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from release import checks
+from release import checks, packages
 
 
 def check(version: str) -> int:
@@ -33,7 +33,7 @@ def tag(version: str) -> int:
     settings.write_text(text, encoding="utf8")
     words = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", version]
     subprocess.run(words, cwd=checks.ROOT, check=True)
-    checks.git("add", "--all", "pyproject.toml", "CHANGELOG.md", "changes")
+    checks.git("add", "--all", "pyproject.toml", "CHANGELOG.md", "changes", "docs/licences.md")
     checks.git("commit", "--message", f"Release {version}")
     checks.git("tag", "--annotate", f"v{version}", "--cleanup=verbatim", "--message", told)
     print(f"Made the tag v{version}. To publish it: git push origin main v{version}")
@@ -43,17 +43,31 @@ def tag(version: str) -> int:
 def main(words: list[str] | None = None) -> int:
     """Run one command, and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
-    parser.add_argument("what", choices=("check", "tag", "notes"))
-    parser.add_argument("version")
+    tasks = parser.add_subparsers(dest="task", required=True)
+    for name, about in (("check", "whether a version can be released"), ("notes", "its notes"), ("tag", "make it")):
+        tasks.add_parser(name, help=about).add_argument("version")
+    tasks.add_parser("dist", help="build what is published into dist")
+    tasks.add_parser("extras", help="which extras resolve on which Python")
+    tester = tasks.add_parser("test", help="test the wheel in dist")
+    tester.add_argument("--python", default=sys.executable)
+    tester.add_argument("--resolution", default="")
+    tester.add_argument("words", nargs="*", help="what pytest is given, behind --")
     asked = parser.parse_args(words)
     try:
-        if asked.what == "notes":
+        if asked.task == "notes":
             print(checks.notes(asked.version))
-            return 0
-        return check(asked.version) if asked.what == "check" else tag(asked.version)
+        elif asked.task in ("check", "tag"):
+            return check(asked.version) if asked.task == "check" else tag(asked.version)
+        elif asked.task == "dist":
+            packages.dist()
+        elif asked.task == "extras":
+            packages.extras()  # what does not resolve is known: docs/install.md says it
+        else:
+            return packages.test(asked.python, asked.words, asked.resolution)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    return 0
 
 
 if __name__ == "__main__":

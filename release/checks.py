@@ -84,7 +84,7 @@ def problems(version: str, root: Path = ROOT, ask: Callable[..., str] = git) -> 
     newest = max((tag for tag in tags if VERSION.fullmatch(tag)), key=key, default="0.0.0")
     if wanted < key(newest):
         found.append(f"{version} is older than {newest}, which is released")
-    if changed := ask("status", "--porcelain", root=root):
+    if changed := ask("status", "--porcelain", "--", ".", ":!docs/licences.md", root=root):
         found.append(f"{len(changed.splitlines())} files are changed or unknown to git: commit or remove them")
     if (branch := ask("rev-parse", "--abbrev-ref", "HEAD", root=root)) != "main":
         found.append(f"releases are made of main, this is {branch}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from release import checks
+from release import checks, packages
 
 SETTINGS = (checks.ROOT / "pyproject.toml").read_text(encoding="utf8")
 READY = {"tag": "v0.9.0 v1.0.0rc1 v0.10.0", "status": "", "rev-parse": "main"}
@@ -68,3 +68,27 @@ def test_the_notes_hold_every_change_under_its_kind(tmp_path: Path) -> None:
     lines = [line for line in checks.notes("1.2.3", root).splitlines() if line]
     assert lines[0].startswith("## 1.2.3, ")
     assert lines[1:] == ["### In one minute", "- Faster.", "### Added", "- New.", "### Fixed", "- No longer **slow**."]
+
+
+def test_the_page_of_licences_names_everything_that_inlay_asks_for() -> None:
+    page = packages.LICENCES.read_text(encoding="utf8")
+    rows = dict(line.strip("| ").split(" | ")[:2] for line in page.splitlines() if line.startswith("| "))
+    own = {packages.canonical(name) for name, by in rows.items() if by == "Inlay"}
+    assert own == set(packages.direct_dependencies()), "run: make dist"
+
+
+def test_a_licence_is_what_the_package_declares() -> None:
+    bill = {
+        "components": [
+            {"name": "Inlay", "licenses": []},
+            {"name": "b_c", "licenses": [{"license": {"name": "License :: OSI Approved :: BSD License"}}]},
+            {"name": "A", "licenses": [{"expression": "MIT OR 0BSD"}]},
+            {"name": "d"},
+        ]
+    }
+    page = packages.licences_page(bill, ["b-c"])
+    assert page.splitlines()[-3:] == [
+        "| A | these | MIT OR 0BSD |",
+        "| b_c | Inlay | BSD License |",
+        "| d | these | not declared in its metadata |",
+    ]
