@@ -14,7 +14,7 @@ LOCK := requirements/dev.lock
 BUDGET ?= 1h
 JOBS ?= auto
 PARALLEL = -n $(JOBS) --dist worksteal
-.PHONY: help setup demo test test-all test-wheel test-lowest browser services fuzz lint format bench layout core docs changelog release dist extras lock clean
+.PHONY: help setup demo test test-all test-wheel test-lowest browser services fuzz lint format bench layout surface core docs changelog release dist extras lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -84,6 +84,9 @@ bench: $(STAMP)  ## measure, or go on measuring; tables go to benchmarks/out
 
 layout: $(STAMP)  ## write docs/layout.md from the docstrings and imports of the source
 	$(BIN)/python -m tests.support.layout
+
+surface: $(STAMP)  ## write docs/surface.txt, what users may rely on
+	$(BIN)/python -m tests.support.surface
 
 core: $(STAMP)  ## count the lines that every run needs, and those of the wings that join it
 	$(BIN)/python -m tests.support.core

@@ -18,11 +18,11 @@ from typing import Any
 import onnx
 from onnxruntime.quantization import QuantFormat
 
-import inlay
 from benchmarks import lowering, peer, reasons
 from benchmarks.reasons import Write
 from benchmarks.subjects import Subject
 from inlay import api
+from inlay.autotune import placement_of
 from inlay.errors import InlayError
 from inlay.model.load import load
 from inlay.prepare.strip_qdq import holds_quantized
@@ -114,7 +114,7 @@ def _counted(quantized: Path, subject: Subject) -> dict[str, Any]:
         return {"sites": 0, "taken": 0, "within": 0, "reasons": {}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        report = inlay.placement_of(quantized, subject.model, samples=subject.samples)
+        report = placement_of(quantized, subject.model, samples=subject.samples)
     why = Counter(reason for _, reason in (*report.unknown, *report.lost))
     return {
         "sites": report.sites,

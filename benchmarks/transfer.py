@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 import inlay
 from benchmarks.light_models import input_name, light_model
-from inlay.autotuner import Config, PatternCache, QDQAutotuner
+from inlay.autotune import Config, PatternCache, QDQAutotuner
 from inlay.data import input_specs, random_samples
 from inlay.measure.journal import Journal
 from inlay.model.load import load

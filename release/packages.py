@@ -94,8 +94,9 @@ def licences_page(bill: Mapping[str, Any], direct: Sequence[str]) -> str:
         [
             "# Licences",
             "",
-            "Inlay is under Apache-2.0. `pip install inlay` brings what follows, each under the licence that its own metadata",
-            "declares. `make dist` writes this page, and the versions of a release as CycloneDX into `inlay-VERSION.cdx.json`.",
+            "Inlay is under Apache-2.0. `pip install inlay` brings what follows, each under the licence that its own",
+            "metadata declares. `make dist` writes this page, and writes the versions of a release, as CycloneDX, into",
+            "`inlay-VERSION.cdx.json`.",
             "",
             "| package | asked for by | licence |",
             "|---|---|---|",
@@ -133,7 +134,16 @@ def extras(platform: str = "x86_64-manylinux_2_35") -> int:
     failed = 0
     for extra in ("", *checks.settings()["project"]["optional-dependencies"]):
         for python in PYTHONS:
-            words = ["pip", "compile", "--quiet", "--no-header", "--python-version", python, "--python-platform", platform]
+            words = [
+                "pip",
+                "compile",
+                "--quiet",
+                "--no-header",
+                "--python-version",
+                python,
+                "--python-platform",
+                platform,
+            ]
             words += ["--only-binary", ":all:", *(["--extra", extra] if extra else []), "pyproject.toml"]
             done = subprocess.run(
                 [sys.executable, "-m", "uv", *words], cwd=checks.ROOT, capture_output=True, text=True, check=False
@@ -144,7 +154,7 @@ def extras(platform: str = "x86_64-manylinux_2_35") -> int:
     return failed
 
 
-def test(python: str, words: Sequence[str], resolution: str = "") -> int:
+def test(python: str, words: Sequence[str], resolution: str) -> int:
     """Run tests against the wheel in ``dist``, in an environment of its own and a folder that lacks the source.
 
     Args:

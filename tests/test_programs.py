@@ -21,7 +21,7 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 import inlay
-from inlay.autotuner import QDQAutotuner, RegionType
+from inlay.autotune import QDQAutotuner, RegionType
 from inlay.measure.ssh.address import address_of
 from inlay.portfolio.plan import read_plan
 from inlay.recording.pipeline import read_pipeline
@@ -89,10 +89,10 @@ def _starts(run: set[tuple[str, str]], page: str, text: str) -> bool:
 
 RUN = (
     ("migrate.md", "import statistics"),
-    ("migrate.md", "tuner = inlay.region"),
-    ("migrate.md", "print(inlay.placement_of"),
+    ("migrate.md", "from inlay.autotune import Config, region"),
+    ("migrate.md", "from inlay.autotune import placement_of"),
     ("migrate.md", "autotuner.initialize(regions"),
-    ("guide.md", "from inlay import Config"),
+    ("guide.md", "from inlay.autotune import Config"),
     ("guide.md", "data: samples.npz"),
     ("guide.md", "inlay-recipe: 1"),
     ("guide.md", "models:"),
@@ -127,14 +127,14 @@ def test_the_ported_program(
 
 @pytest.mark.usefixtures("here")
 def test_the_ported_workflow(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(block("migrate.md", "tuner = inlay.region"), {"inlay": inlay, "measure": faster_with_pairs})
+    exec(block("migrate.md", "from inlay.autotune import Config, region"), {"measure": faster_with_pairs})
     assert "pairs of readings" in capsys.readouterr().out
     assert faster_with_pairs("results/model.onnx") < 10.0
 
 
 @pytest.mark.usefixtures("here")
 def test_the_report_of_an_import(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(block("migrate.md", "print(inlay.placement_of"), {"inlay": inlay})
+    exec(block("migrate.md", "from inlay.autotune import placement_of"), {})
     assert re.match(r"\d+ Q/DQ sites: \d+ imported", capsys.readouterr().out)
 
 
@@ -151,7 +151,7 @@ def test_regions_of_ones_own() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_the_loop_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(block("guide.md", "from inlay import Config"), {"latency_of": faster_with_pairs})
+    exec(block("guide.md", "from inlay.autotune import Config"), {"latency_of": faster_with_pairs})
     assert "pairs of readings" in capsys.readouterr().out
     assert faster_with_pairs("best.onnx") < 10.0
 

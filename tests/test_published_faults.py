@@ -12,7 +12,7 @@ import onnx
 import pytest
 from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 
-from inlay.autotuner import Config, QDQAutotuner, region_pattern_autotuning_workflow
+from inlay.autotune import Config, QDQAutotuner, region_pattern_autotuning_workflow
 from inlay.errors import JournalError, UsageError
 from inlay.model.graph import Graph
 from inlay.model.reference import Session

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.autotuner.state_file import read_state
+from inlay.autotune.state_file import read_state
 from inlay.errors import InlayError, NoSuchFile, UsageError
 from inlay.model.graph import Graph
 from inlay.patterns.cache import PatternCache, merge_files

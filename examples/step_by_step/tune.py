@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from inlay.autotuner import Config, QDQAutotuner, region_pattern_autotuning_workflow
+from inlay.autotune import Config, QDQAutotuner, region_pattern_autotuning_workflow
 
 
 def latency_ms(model: Path) -> float:

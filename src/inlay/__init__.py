@@ -21,102 +21,65 @@ if not os.environ.get("ORT_DISABLE_TELEMETRY"):
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 if TYPE_CHECKING:
-    from inlay.api import (
-        bench,
-        calibrate_machine,
-        dry_run,
-        inspect,
-        quantize,
-        select,
-        tune,
-    )
-    from inlay.autotuner import (
-        ChildRegionInputInsertionPoint,
-        Config,
-        InsertionScheme,
-        NodeInputInsertionPoint,
-        PatternCache,
-        QDQAutotuner,
-        Region,
-        RegionOutputInsertionPoint,
-        RegionPattern,
-        RegionType,
-        placement_of,
-        region_pattern_autotuning_workflow,
-    )
+    from inlay.api import bench, inspect, quantize, select, tune
     from inlay.data.images import Images
-    from inlay.explanation.api import ExplainOptions, explain
+    from inlay.errors import InlayError
+    from inlay.explanation.api import explain
     from inlay.installed import __version__
-    from inlay.patterns.api import RegionsOptions, regions
     from inlay.portfolio.fleet import fleet
-    from inlay.portfolio.pipeline_result import PipelineResult
-    from inlay.portfolio.result import AcrossResult, FleetResult
     from inlay.recording.api import record
     from inlay.report.api import card, export, write_report
-    from inlay.run.options import BenchOptions, QuantizeOptions, TuneOptions
+    from inlay.run.options import TuneOptions
     from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
     from inlay.targets.listing import list_targets
-    from inlay.types import Placement, Port, QParams, QType
 
 __all__ = [
-    "AcrossResult",
-    "BenchOptions",
-    "ChildRegionInputInsertionPoint",
-    "Config",
-    "ExplainOptions",
-    "FleetResult",
     "Images",
-    "InsertionScheme",
-    "NodeInputInsertionPoint",
+    "InlayError",
     "OpConfig",
-    "PatternCache",
-    "PipelineResult",
-    "Placement",
-    "Port",
-    "QDQAutotuner",
-    "QParams",
-    "QType",
-    "QuantizeOptions",
     "Recipe",
-    "Region",
-    "RegionOutputInsertionPoint",
-    "RegionPattern",
-    "RegionType",
-    "RegionsOptions",
     "TuneOptions",
     "TuneResult",
     "__version__",
     "bench",
-    "calibrate_machine",
     "card",
-    "dry_run",
     "explain",
     "export",
     "fleet",
     "inspect",
     "list_targets",
-    "placement_of",
     "quantize",
     "record",
-    "region_pattern_autotuning_workflow",
-    "regions",
     "select",
     "tune",
     "write_report",
 ]
 
 _HOMES = {
-    "inlay.api": ("bench", "calibrate_machine", "dry_run", "inspect", "quantize", "select", "tune"),
+    "inlay.api": ("bench", "inspect", "quantize", "select", "tune"),
     "inlay.data.images": ("Images",),
+    "inlay.errors": ("InlayError",),
     "inlay.installed": ("__version__",),
-    "inlay.run.options": ("BenchOptions", "QuantizeOptions", "TuneOptions"),
+    "inlay.run.options": ("TuneOptions",),
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.targets.listing": ("list_targets",),
-    "inlay.types": ("Placement", "Port", "QParams", "QType"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+_MOVED = {
+    "inlay.api": ("BenchOptions", "QuantizeOptions", "calibrate_machine", "dry_run"),
+    "inlay.autotune": (
+        *("ChildRegionInputInsertionPoint", "Config", "InsertionScheme", "NodeInputInsertionPoint", "PatternCache"),
+        *("QDQAutotuner", "Region", "RegionOutputInsertionPoint", "RegionPattern", "RegionType", "RegionsOptions"),
+        *("placement_of", "region_pattern_autotuning_workflow", "regions"),
+    ),
+    "inlay.explanation": ("ExplainOptions",),
+    "inlay.portfolio": ("AcrossResult", "FleetResult", "PipelineResult"),
+    "inlay.types": ("Placement", "Port", "QParams", "QType"),
+}
+"""Names that stood here before 1.0: they are found, with a warning, until 1.2."""
 
 
 def __getattr__(name: str) -> Any:
@@ -128,6 +91,12 @@ def __getattr__(name: str) -> Any:
         if (found := joined(NAMES).get(name)) is not None:
             return found.load()
         raise AttributeError(f"inlay.{name} joins through an entry point that is not installed: install Inlay again")
+    for module, names in _MOVED.items():
+        if name in names:
+            from inlay.errors import warn_deprecated
+
+            warn_deprecated(f"inlay.{name}", since="1.0", until="1.2", instead=f"{module}.{name}")
+            return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module inlay has no attribute {name}")
 
 

@@ -51,6 +51,11 @@ from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import AUTO, DEFAULT_TARGET, create, for_processors, target_of
 
+__all__ = [
+    "BenchOptions", "QuantizeOptions", "TuneOptions", "TuneResult",
+    "bench", "calibrate_machine", "dry_run", "inspect", "quantize", "select", "tune",
+]  # fmt: skip
+
 
 @overload
 def tune(model: ModelSource, options: TuneOptions | None = None, *, target: Literal["auto"], **changes: Any) -> Any: ...
@@ -78,8 +83,8 @@ def tune(
     ``out`` continues where it stopped.
 
     Returns:
-        A :class:`~inlay.TuneResult`; for ``auto`` and for two targets or more an :class:`~inlay.AcrossResult`; for a
-        pipeline a :class:`~inlay.PipelineResult`.
+        A :class:`~inlay.TuneResult`; for ``auto`` and for two targets or more an
+        :class:`~inlay.portfolio.AcrossResult`; for a pipeline a :class:`~inlay.portfolio.PipelineResult`.
 
     Raises:
         InlayError: see :mod:`inlay.errors`.

@@ -19,6 +19,11 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 UNPROVEN, INTERRUPTED = 3, 130
 """Exit codes that are no errors: a delivered model is not shown to keep its bound; the user stopped the command."""
 
@@ -118,3 +123,41 @@ class NoDevice(InlayError):
 
 class JournalError(InlayError):
     """The output folder cannot be used for this run."""
+
+
+class InlayDeprecationWarning(FutureWarning):
+    """Something goes in a later version; shown by default, since it is for whoever calls Inlay."""
+
+
+def warn_deprecated(what: str, *, since: str, until: str, instead: str, stacklevel: int = 3) -> None:
+    """Warn whoever called the caller of this, once for each of their lines."""
+    message = f"{what} is deprecated since {since} and goes in {until}: use {instead}"
+    warnings.warn(message, InlayDeprecationWarning, stacklevel=stacklevel)
+
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def deprecated(
+    *, since: str, until: str, instead: str
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Mark a function, method or class method as going in version ``until``: it warns, and its documentation says so.
+
+    Args:
+        since: The version that deprecates it.
+        until: The version that will lack it, at least two minor versions later (``docs/stability.md``).
+        instead: What to use, in words.
+    """
+
+    def mark(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @functools.wraps(function)
+        def warned(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            warn_deprecated(f"{function.__qualname__}()", since=since, until=until, instead=instead)
+            return function(*args, **kwargs)
+
+        told = f"Deprecated since {since}, goes in {until}: use {instead}."
+        warned.__doc__ = "\n\n".join(part for part in (function.__doc__, told) if part)
+        return warned
+
+    return mark

@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from inlay import QDQAutotuner
+from inlay.autotune import QDQAutotuner
 from inlay.cli.commands import app, run
 
 

@@ -51,8 +51,9 @@ def test_mistakes_are_one_line(run: RunCommand, save: SaveModel, tmp_path: Path)
 
 
 def test_functions_keep_their_names_beside_rooms_that_are_called_alike() -> None:
+    import inlay.autotune
     import inlay.explanation.policy
     import inlay.patterns.tree
 
     assert callable(inlay.explain)
-    assert callable(inlay.regions)
+    assert callable(inlay.autotune.regions)

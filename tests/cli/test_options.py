@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import inlay
 from inlay import api
+from inlay.autotune import regions
 from inlay.cli.options import options_of
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.declare import Option, declared, documented, option_in
@@ -82,7 +82,7 @@ def test_docstrings_come_from_the_declarations() -> None:
     assert "hidden: For Python." in lines
 
 
-@pytest.mark.parametrize("function", [api.tune, api.bench, api.quantize, api.select, inlay.regions])
+@pytest.mark.parametrize("function", [api.tune, api.bench, api.quantize, api.select, regions])
 def test_every_parameter_of_a_command_is_declared(function: Callable[..., Any]) -> None:
     for name, parameter in declared(function).items():
         option = option_in(parameter.annotation)

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from inlay import regions
+from inlay.autotune import regions
 from inlay.patterns.cache import PatternCache
 from inlay.testing import small_model
 from tests.run.test_end_to_end import cost, samples, tune

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from inlay.autotuner import Config, QDQAutotuner
+from inlay.autotune import Config, QDQAutotuner
 from inlay.model.load import load
 from inlay.patterns.scheme_import import import_placement
 from inlay.patterns.search_space import find_search_space

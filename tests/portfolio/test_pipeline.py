@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import inlay
+from inlay import api
 from inlay.cli.terminal import laid_out
 from inlay.errors import InlayError, ModelError, UsageError
 from inlay.model.load import file_sha256
@@ -139,7 +140,7 @@ def test_several_files_that_do_not_fit_together(models: list[str], data: str | N
         inlay.tune(models, data=data, out="out", budget=None, **OPTIONS)
     assert said in str(caught.value)
     with pytest.raises(UsageError, match="a dry run looks at one model"):
-        inlay.dry_run(models)
+        api.dry_run(models)
 
 
 def test_a_model_that_takes_next_to_no_time_is_left_as_given() -> None:

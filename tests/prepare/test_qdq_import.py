@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-import inlay
+from inlay.autotune import placement_of
 from inlay.errors import UsageError
 from inlay.prepare.qdq_import import import_qdq, read_baseline
 from inlay.testing import Builder, residual_model, small_model
@@ -46,11 +46,11 @@ def test_a_site_inside_a_fused_operator_is_not_lost_where_that_is_quantized() ->
     b.output(b.node("relu", "Relu", [b.node("bn", "BatchNormalization", [value, *parts])]))
     model = b.model()
     whole = insert_qdq_everywhere(model, dict.fromkeys(("conv_out", "bn_out", "relu_out"), (0.6, 128)))
-    report = inlay.placement_of(whole, model)
+    report = placement_of(whole, model)
     assert report.lost == ()
     assert "bn[0]" in {site for site, _ in report.within}
     alone = onnx.ModelProto.FromString(whole.SerializeToString())
     conv = next(n for n in alone.graph.node if n.op_type == "Conv")
     conv.input[:] = ["x", "w"]
-    report = inlay.placement_of(alone, model)
+    report = placement_of(alone, model)
     assert "bn[0]" in {site for site, _ in report.lost}

@@ -17,7 +17,7 @@ import pytest
 from onnx import numpy_helper
 
 import inlay
-from inlay.autotuner import QDQAutotuner
+from inlay.autotune import QDQAutotuner
 from inlay.cli import render
 from inlay.data import input_specs, workload_of
 from inlay.errors import ModelError

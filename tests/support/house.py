@@ -23,7 +23,7 @@ MAX_FILES = 30
 """In one folder: what fits on a page of the plan."""
 
 WINGS = (
-    "autotuner",
+    "autotune",
     "explanation",
     "measure/ssh",
     "ray",

@@ -3,7 +3,10 @@
 A wing: ``api`` and ``command`` are ``inlay explain``, which is an entry point.
 """
 
+from inlay.explanation.api import ExplainOptions
+
 __all__ = [
+    "ExplainOptions",
     "api",
     "bound",
     "changes",

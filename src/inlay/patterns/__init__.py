@@ -1,7 +1,7 @@
 """The region-pattern wing: search Q/DQ schemes for structural patterns of the graph instead of for single nodes.
 
 A wing: it joins a run through entry points, as one strategy among others (``--strategy evolve``, in ``joined``), and
-whoever follows a model from the command line to the result may skip it whole. :mod:`inlay.autotuner` offers it step by
+whoever follows a model from the command line to the result may skip it whole. :mod:`inlay.autotune` offers it step by
 step. ``api`` and ``command`` are ``inlay regions`` and ``inlay cache``.
 
 Vocabulary:

@@ -1,4 +1,4 @@
-""":func:`inlay.regions`: what ``inlay regions`` does, as a function."""
+"""`inlay.autotune.regions`: what ``inlay regions`` does, as a function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from inlay.targets.registry import create, target_of
 @documented
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RegionsOptions(OneTarget):
-    """What a call of :func:`inlay.regions` asks for."""
+    """What a call of :func:`inlay.autotune.regions` asks for."""
 
     bind: Annotated[Sizes, declared.BIND] = ()
     fix: Annotated[FixedValues, declared.FIX] = ()

@@ -39,7 +39,7 @@ class Config:
             turns, after the last region (fewer where the interval of the speed-up is narrow already); 0 for not at all.
         seed: of the random choices.
         default_quant_type: type of quantized activations, such as ``int8`` or ``uint8``; None for the target's.
-        verbose: report every step (logger ``inlay.autotuner``; to standard error where it has no handler).
+        verbose: report every step (logger ``inlay.autotune``; to standard error where it has no handler).
 
     Three settings of the classic autotuner are refused, with the reason: ``default_q_scale`` and
     ``default_q_zero_point`` (scales and zero points are computed from the samples, and are those that are delivered),

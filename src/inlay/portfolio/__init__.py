@@ -9,7 +9,11 @@ evaluation of the ``whole``. ``result`` and ``pipeline_result`` hold what is fou
 :mod:`inlay.api` imports the room only where several runs are asked for.
 """
 
+from inlay.portfolio.pipeline_result import PipelineResult
+from inlay.portfolio.result import AcrossResult, FleetResult
+
 __all__ = [
+    "AcrossResult", "FleetResult", "PipelineResult",
     "across", "allocate", "choose", "comparing", "fleet", "labels", "parts", "pipeline", "pipeline_result", "plan",
     "points", "policy", "result", "runs", "whole",
 ]  # fmt: skip

@@ -3,4 +3,6 @@
 It imports the space, noise sensitivities, the targets' protocols and trials, and neither builds nor measures anything.
 """
 
-__all__ = ["base", "baselines", "guided", "policy", "refine", "unit_graph"]
+from inlay.search.base import Strategy
+
+__all__ = ["Strategy", "base", "baselines", "guided", "policy", "refine", "unit_graph"]

@@ -8,7 +8,12 @@ from entry points), and one module or folder per target: :mod:`null` (known cost
 that run another program, and ``passes`` holds float rewrites of several.
 """
 
+from inlay.targets.base import Capabilities, Executable, Target
+
 __all__ = [
+    "Capabilities",
+    "Executable",
+    "Target",
     "attribution",
     "base",
     "command",

@@ -7,7 +7,7 @@
                                     └─ committed, reverted ─┘  └─ finished ◀─ submit ┘ (again while a duel goes on)
 
 A region may be left while a duel goes on: it is *carried* to the next one, and decided there. After the last region,
-the float model and the incumbent are compared once more (:mod:`inlay.autotuner.duel`).
+the float model and the incumbent are compared once more (:mod:`inlay.autotune.duel`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from inlay.autotuner.duel import MOST_FAILED, Duel, FinalComparison
+from inlay.autotune.duel import MOST_FAILED, Duel, FinalComparison
 from inlay.measure.paired import PooledVariance
 from inlay.patterns.evolve import Incumbent
 from inlay.patterns.schemes import InsertionScheme

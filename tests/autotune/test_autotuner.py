@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from inlay.autotuner import (
+from inlay.autotune import (
     Config,
     InsertionScheme,
     PatternCache,

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inlay.autotuner import Config, QDQAutotuner, region_pattern_autotuning_workflow
-from inlay.autotuner.duel import MOST_FAILED, Duel, FinalComparison
+from inlay.autotune import Config, QDQAutotuner, region_pattern_autotuning_workflow
+from inlay.autotune.duel import MOST_FAILED, Duel, FinalComparison
 from inlay.errors import UsageError
-from tests.autotuner.test_classic_loop import Measure, pairs
+from tests.autotune.test_classic_loop import Measure, pairs
 from tests.support.branches import branches
 
 TRUE = 20.0

@@ -1,7 +1,7 @@
 """The step-by-step tuner: which placement to measure next, and what follows from its latency.
 
 :class:`QDQAutotuner` joins two things: the strategy (:class:`~inlay.patterns.evolve.Evolve`), which proposes schemes,
-and the frozen :class:`~inlay.autotuner.state.TunerState`, which every call replaces by its successor.
+and the frozen :class:`~inlay.autotune.state.TunerState`, which every call replaces by its successor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.autotuner import state as transitions
-from inlay.autotuner.findings import Findings, reporter
-from inlay.autotuner.state import TunerState
-from inlay.autotuner.state_file import read_state, resumed, write_state
-from inlay.autotuner.subject import SampleSource, Source, Subject, beside
+from inlay.autotune import state as transitions
+from inlay.autotune.findings import Findings, reporter
+from inlay.autotune.state import TunerState
+from inlay.autotune.state_file import read_state, resumed, write_state
+from inlay.autotune.subject import SampleSource, Source, Subject, beside
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, replacing
 from inlay.model.graph import Graph

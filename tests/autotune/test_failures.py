@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inlay.autotuner import Config, QDQAutotuner, region_pattern_autotuning_workflow
+from inlay.autotune import Config, QDQAutotuner, region_pattern_autotuning_workflow
 from inlay.errors import RunFailed, UsageError
-from tests.autotuner.test_classic_loop import pairs
+from tests.autotune.test_classic_loop import pairs
 from tests.support.branches import branches
 
 CONFIG = Config(schemes_per_region=6, confirmations=2)

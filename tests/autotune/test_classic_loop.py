@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.autotuner import Config, QDQAutotuner
+from inlay.autotune import Config, QDQAutotuner
 from tests.support.branches import branches
 
 Measure = Callable[[bytes], float]

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from inlay.autotuner.duel import FinalComparison
-from inlay.autotuner.state import SchemeRecord, TunerState
-from inlay.autotuner.subject import Subject
+from inlay.autotune.duel import FinalComparison
+from inlay.autotune.state import SchemeRecord, TunerState
+from inlay.autotune.subject import Subject
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.patterns.evolve import Evolve
@@ -20,11 +20,11 @@ from inlay.space.rules import Rules
 from inlay.trial import Interval
 from inlay.types import Placement
 
-_LOGGER = logging.getLogger("inlay.autotuner")
+_LOGGER = logging.getLogger("inlay.autotune")
 
 
 def reporter(verbose: bool) -> Callable[[str], None]:
-    """Reports to the logger ``inlay.autotuner``: at level INFO where ``verbose``, otherwise DEBUG.
+    """Reports to the logger ``inlay.autotune``: at level INFO where ``verbose``, otherwise DEBUG.
 
     A verbose one is heard in any case: where the logger has no handler, on standard error.
     """
@@ -37,7 +37,7 @@ def reporter(verbose: bool) -> Callable[[str], None]:
 
 
 class Findings:
-    """The part of :class:`~inlay.autotuner.tuner.QDQAutotuner` that changes nothing."""
+    """The part of :class:`~inlay.autotune.tuner.QDQAutotuner` that changes nothing."""
 
     _subject: Subject
     _evolve: Evolve | None

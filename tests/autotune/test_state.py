@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inlay.autotuner.duel import MOST_FAILED
-from inlay.autotuner.state import (
+from inlay.autotune.duel import MOST_FAILED
+from inlay.autotune.state import (
     TunerState,
     committed,
     generated,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.autotuner.duel import Duel
+from inlay.autotune.duel import Duel
 from inlay.measure.paired import PooledVariance
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.autotuner.subject import SampleSource, Source
-from inlay.autotuner.tuner import RANDOM_RANGES, QDQAutotuner
+from inlay.autotune.subject import SampleSource, Source
+from inlay.autotune.tuner import RANDOM_RANGES, QDQAutotuner
 from inlay.errors import TargetError, UsageError
 from inlay.patterns.config import Config
 from inlay.patterns.scheme_import import ImportReport

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from inlay.autotuner.duel import Duel, FinalComparison
-from inlay.autotuner.state import Pending, Profile, SchemeRecord, TunerState
+from inlay.autotune.duel import Duel, FinalComparison
+from inlay.autotune.state import Pending, Profile, SchemeRecord, TunerState
 from inlay.errors import JournalError, UsageError
 from inlay.files import write_text
 from inlay.measure.paired import PooledVariance

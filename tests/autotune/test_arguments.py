@@ -12,12 +12,20 @@ import onnxruntime as ort
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
-import inlay
-from inlay.autotuner import Bound, Config, QDQAutotuner, RegionGroup, RegionPattern, RegionType, placement_of
+from inlay.autotune import (
+    Bound,
+    Config,
+    QDQAutotuner,
+    RegionGroup,
+    RegionPattern,
+    RegionType,
+    placement_of,
+    region_pattern_autotuning_workflow,
+)
 from inlay.errors import InlayError, ModelError, UsageError
 from inlay.model.graph import Graph
 from inlay.testing import random_feed, run_reference, sqnr
-from tests.autotuner.test_classic_loop import pairs
+from tests.autotune.test_classic_loop import pairs
 from tests.support.branches import branches
 
 FAST = Config(schemes_per_region=4, confirmations=0)
@@ -66,7 +74,7 @@ def test_a_quantized_model_is_a_seed_whatever_form_it_has(given: str, quantized:
 
 
 def test_placement_of_a_quantized_model(quantized: Path) -> None:
-    alone, on_float = placement_of(quantized), inlay.placement_of(quantized, branches())
+    alone, on_float = placement_of(quantized), placement_of(quantized, branches())
     assert len(alone.placement) >= 16
     assert on_float.placement == alone.placement
 
@@ -90,7 +98,7 @@ def test_the_workflow_takes_a_file_as_baseline(quantized: Path, tmp_path: Path) 
         hows.append(path)
         return 10.0 - 0.1 * pairs(path.read_bytes())
 
-    tuner = inlay.region_pattern_autotuning_workflow(
+    tuner = region_pattern_autotuning_workflow(
         branches(), tmp_path, measure, config=FAST, qdq_baseline=str(quantized), samples=feeds(3)
     )
     assert tuner.speedup is not None
@@ -164,7 +172,7 @@ def test_the_type_of_activations_is_a_setting() -> None:
 def test_a_verbose_tuner_says_what_it_does(caplog: pytest.LogCaptureFixture) -> None:
     for verbose in (False, True):
         caplog.clear()
-        with caplog.at_level(logging.INFO, "inlay.autotuner"):
+        with caplog.at_level(logging.INFO, "inlay.autotune"):
             QDQAutotuner(branches()).initialize(Config(verbose=verbose))
         assert ("patterns with insertion points" in caplog.text) == verbose
 

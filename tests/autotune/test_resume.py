@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from inlay.autotuner import (
+from inlay.autotune import (
     CacheEntry,
     Config,
     InsertionScheme,
@@ -16,7 +16,7 @@ from inlay.autotuner import (
     QDQAutotuner,
     region_pattern_autotuning_workflow,
 )
-from inlay.autotuner.state_file import read_state
+from inlay.autotune.state_file import read_state
 from inlay.errors import UsageError
 from tests.support.branches import branches
 
@@ -49,7 +49,7 @@ def killed(out: Path, at: int, monkeypatch: pytest.MonkeyPatch, config: Config =
     """A run of which only what was written before the kill is left."""
     device = Device(at)
     with monkeypatch.context() as patch:
-        patch.setattr("inlay.autotuner.workflow._finish", lambda *_: None)
+        patch.setattr("inlay.autotune.workflow._finish", lambda *_: None)
         with pytest.raises(Killed):
             run(out, device, config)
     return device
@@ -108,7 +108,7 @@ def test_a_duel_goes_on(carried: bool, tmp_path: Path) -> None:
         tuner.submit(latency)
     if carried:
         tuner._state = tuner._state.__class__(**vars(tuner._state))
-        from inlay.autotuner.state import committed
+        from inlay.autotune.state import committed
 
         tuner._state = committed(tuner._state)
     tuner.save_state(state)

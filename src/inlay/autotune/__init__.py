@@ -1,9 +1,10 @@
 """The step-by-step API: the caller measures latency, Inlay chooses what to measure next.
 
-It has the same core as ``tune`` (regions, patterns, schemes, emit). Like ``api`` it is a public face; a wing, whose
-names in :mod:`inlay` are entry points.
+It has the same core as ``tune`` (regions, patterns, schemes, emit). Like ``api`` it is a public face, and a wing.
 
 Example::
+
+    from inlay.autotune import Config, QDQAutotuner
 
     tuner = QDQAutotuner("model.onnx")
     tuner.initialize(Config(schemes_per_region=30))
@@ -24,9 +25,10 @@ Example::
 :func:`region_pattern_autotuning_workflow` is this loop, with state, cache and failures taken care of.
 """
 
-from inlay.autotuner.state import SchemeRecord
-from inlay.autotuner.tuner import QDQAutotuner
-from inlay.autotuner.workflow import placement_of, region_pattern_autotuning_workflow
+from inlay.autotune.state import SchemeRecord
+from inlay.autotune.tuner import QDQAutotuner
+from inlay.autotune.workflow import placement_of, region_pattern_autotuning_workflow
+from inlay.patterns.api import RegionsOptions, regions
 from inlay.patterns.cache import CacheEntry, PatternCache
 from inlay.patterns.config import Config
 from inlay.patterns.known import Coverage
@@ -59,7 +61,9 @@ __all__ = [
     "RegionOutputInsertionPoint",
     "RegionPattern",
     "RegionType",
+    "RegionsOptions",
     "SchemeRecord",
     "placement_of",
     "region_pattern_autotuning_workflow",
+    "regions",
 ]

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.autotuner import QDQAutotuner, region_pattern_autotuning_workflow
-from inlay.autotuner.subject import Subject, beside
+from inlay.autotune import QDQAutotuner, region_pattern_autotuning_workflow
+from inlay.autotune.subject import Subject, beside
 from inlay.calibrate.observe import observe
 from inlay.data import read_arrays
 from inlay.errors import UsageError
@@ -23,7 +23,7 @@ from inlay.quant.rewrite import stated
 from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import create
 from inlay.types import QType
-from tests.autotuner.test_resume import FAST, Device, Killed
+from tests.autotune.test_resume import FAST, Device, Killed
 from tests.support.branches import branches
 
 TARGET = Capabilities.of(create(TargetSpec("null")))
@@ -46,7 +46,7 @@ def calibrations(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         made.append(arguments)
         return original(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("inlay.autotuner.subject.observe", counted)
+    monkeypatch.setattr("inlay.autotune.subject.observe", counted)
     return made
 
 
@@ -101,7 +101,7 @@ def test_a_version_calibrates_by_itself(
     calibrations: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path / "kept.npz")
-    monkeypatch.setattr("inlay.autotuner.subject.__version__", "another")
+    monkeypatch.setattr("inlay.autotune.subject.__version__", "another")
     written(tmp_path / "kept.npz")
     assert len(calibrations) == 2
 
@@ -153,7 +153,7 @@ def test_a_workflow_that_was_killed_does_not_calibrate_again(
     whole = run(tmp_path / "whole")
     assert len(calibrations) == 1
     with monkeypatch.context() as patch:
-        patch.setattr("inlay.autotuner.workflow._finish", lambda *_: None)
+        patch.setattr("inlay.autotune.workflow._finish", lambda *_: None)
         with pytest.raises(Killed):
             run(tmp_path / "killed", at)
     assert len(calibrations) == 2
