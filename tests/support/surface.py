@@ -9,7 +9,6 @@ import dataclasses
 import enum
 import importlib
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,8 @@ def commands() -> Iterator[str]:
             for p in command.params
             if not getattr(p, "hidden", False)
         ]
-        yield f"{name}: {' | '.join(sorted(words))}"
+        yield name
+        yield from (f"{name} {word}" for word in sorted(words))
         if hasattr(command, "list_commands"):  # wings join as they are asked for
             for inner in sorted(command.list_commands(None)):
                 yield from walk(f"{name} {inner}", command.get_command(None, inner))
@@ -84,14 +84,14 @@ def _of_value(name: str, value: Any) -> Iterator[str]:
             return
         fields = {f.name for f in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
         if fields:
-            yield f"{name}{_signature(value)}"
+            yield from _signature(name, value)
         for base in reversed(value.__mro__):
             if base.__module__.startswith("inlay"):
                 for each, member in sorted(vars(base).items()):
                     if each[0] != "_" and each not in fields and each in dir(value) and _holder(value, each) is base:
                         yield from _of_member(f"{name}.{each}", member)
     elif callable(value):
-        yield f"{name}{_signature(value)}"
+        yield from _signature(name, value)
     else:
         yield f"{name}: {type(value).__name__}"
 
@@ -104,28 +104,29 @@ def _of_member(name: str, member: Any) -> Iterator[str]:
     if isinstance(member, (classmethod, staticmethod)):
         member = member.__func__
     if inspect.isfunction(member):
-        yield f"{name}{_signature(member)}"
+        yield from _signature(name, member)
     elif not inspect.isclass(member):
         yield name
 
 
-def _signature(value: Any) -> str:
-    """Names, kinds and whether there is a default: annotations differ between Pythons, defaults between machines."""
+def _signature(name: str, value: Any) -> Iterator[str]:
+    """What is given by place, then a line for each that is given by name.
+
+    Neither annotations nor defaults: the ones differ between Pythons, the others between machines.
+    """
     try:
-        given = inspect.signature(value).parameters.values()
+        given = list(inspect.signature(value).parameters.values())
     except (TypeError, ValueError):
-        return "(...)"
-    words: list[str] = []
-    starred = False
-    for each in given:
-        if each.kind is each.VAR_POSITIONAL:
-            starred = True
-        if each.kind is each.KEYWORD_ONLY and not starred:
-            words.append("*")
-            starred = True
-        sign = "*" if each.kind is each.VAR_POSITIONAL else "**" if each.kind is each.VAR_KEYWORD else ""
-        words.append(f"{sign}{each.name}{'=…' if each.default is not each.empty else ''}")
-    return re.sub(r"\s+", " ", f"({', '.join(words)})")
+        given = []
+    named = [each for each in given if each.kind is each.KEYWORD_ONLY]
+    sign: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    words = [f"{sign.get(p.kind, '')}{_shown(p)}" for p in given if p not in named]
+    yield f"{name}({', '.join(words)})"
+    yield from (f"{name}(…, {_shown(each)})" for each in named)
+
+
+def _shown(parameter: inspect.Parameter) -> str:
+    return parameter.name if parameter.default is parameter.empty else f"{parameter.name}=…"
 
 
 def main() -> None:
