@@ -11,6 +11,7 @@ import pytest
 
 import inlay
 from inlay.errors import InlayDeprecationWarning, deprecated
+from inlay.installed import FORMER_NAMES, joined
 from tests.support import surface
 
 
@@ -54,7 +55,11 @@ def test_every_public_name_can_be_imported_and_is_documented() -> None:
             assert not callable(value) or inspect.getdoc(value), f"{name}.{each} has no docstring"
 
 
-@pytest.mark.parametrize(("name", "home"), [(n, m) for m, names in inlay._MOVED.items() for n in names])
+MOVED = [(n, m) for m, names in inlay._MOVED.items() for n in names]
+MOVED += [(name, entry.module) for name, entry in joined(FORMER_NAMES).items()]
+
+
+@pytest.mark.parametrize(("name", "home"), MOVED)
 def test_a_name_that_moved_is_found_with_a_warning(name: str, home: str) -> None:
     with pytest.warns(InlayDeprecationWarning, match=rf"inlay\.{name} .* goes in 1\.2: use {re.escape(home)}\.{name}"):
         found = getattr(inlay, name)

@@ -70,34 +70,28 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 _MOVED = {
     "inlay.api": ("BenchOptions", "QuantizeOptions", "calibrate_machine", "dry_run"),
-    "inlay.autotune": (
-        *("ChildRegionInputInsertionPoint", "Config", "InsertionScheme", "NodeInputInsertionPoint", "PatternCache"),
-        *("QDQAutotuner", "Region", "RegionOutputInsertionPoint", "RegionPattern", "RegionType", "RegionsOptions"),
-        *("placement_of", "region_pattern_autotuning_workflow", "regions"),
-    ),
-    "inlay.explanation": ("ExplainOptions",),
-    "inlay.portfolio": ("AcrossResult", "FleetResult", "PipelineResult"),
     "inlay.types": ("Placement", "Port", "QParams", "QType"),
 }
-"""Names that stood here before 1.0: they are found, with a warning, until 1.2."""
+"""Names that stood here before 1.0: they are found, with a warning, until 1.2. Those of wings are entry points."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
-    if name in __all__:
-        from inlay.installed import NAMES, joined
+    from inlay.installed import FORMER_NAMES, NAMES, joined
 
+    if name in __all__:
         if (found := joined(NAMES).get(name)) is not None:
             return found.load()
         raise AttributeError(f"inlay.{name} joins through an entry point that is not installed: install Inlay again")
-    for module, names in _MOVED.items():
-        if name in names:
-            from inlay.errors import warn_deprecated
+    former = joined(FORMER_NAMES).get(name)
+    home = former.module if former else next((module for module, names in _MOVED.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module inlay has no attribute {name}")
+    from inlay.errors import warn_deprecated
 
-            warn_deprecated(f"inlay.{name}", since="1.0", until="1.2", instead=f"{module}.{name}")
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module inlay has no attribute {name}")
+    warn_deprecated(f"inlay.{name}", since="1.0", until="1.2", instead=f"{home}.{name}")
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:

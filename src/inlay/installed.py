@@ -10,7 +10,7 @@ needs imports a wing: it asks here, by group and name, and goes without what is 
   and how several models of one program are tuned (``pipeline``).
 - ``inlay.commands``: commands of ``inlay``, as functions or groups of typer (:mod:`inlay.cli.commands`).
 - ``inlay.after_tune``: called with the folder of a finished run; what they return is a note, if it is not empty.
-- ``inlay.names``: names of the package ``inlay`` that a wing defines.
+- ``inlay.names``: names of the package ``inlay`` that a wing defines; ``inlay.former_names``: those that it has no more.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SEVERAL_TARGETS = "inlay.several_targets"
 COMMANDS = "inlay.commands"
 AFTER_TUNE = "inlay.after_tune"
 NAMES = "inlay.names"
+FORMER_NAMES = "inlay.former_names"
 
 
 def joined(group: str) -> Mapping[str, EntryPoint]:
@@ -43,5 +44,5 @@ def joined(group: str) -> Mapping[str, EntryPoint]:
 def _joined(path: tuple[str, ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
     """By group; reading the metadata of all packages takes tens of milliseconds."""
     found = entry_points()
-    groups = (TARGETS, STRATEGIES, EXECUTORS, SEVERAL_TARGETS, COMMANDS, AFTER_TUNE, NAMES)
+    groups = (TARGETS, STRATEGIES, EXECUTORS, SEVERAL_TARGETS, COMMANDS, AFTER_TUNE, NAMES, FORMER_NAMES)
     return {group: {e.name: e for e in sorted(found.select(group=group), key=lambda e: e.name)} for group in groups}
