@@ -10,7 +10,7 @@ needs imports a wing: it asks here, by group and name, and goes without what is 
   and how several models of one program are tuned (``pipeline``).
 - ``inlay.commands``: commands of ``inlay``, as functions or groups of typer (:mod:`inlay.cli.commands`).
 - ``inlay.after_tune``: called with the folder of a finished run; what they return is a note, if it is not empty.
-- ``inlay.names``: names of the package ``inlay`` that a wing defines; ``inlay.former_names``: those that it has no more.
+- ``inlay.names``: names of the package ``inlay`` that a wing defines; ``inlay.former_names``: those that moved there.
 """
 
 from __future__ import annotations
