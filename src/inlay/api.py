@@ -49,6 +49,7 @@ from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
+from inlay.targets.objective import aimed_at
 from inlay.targets.registry import AUTO, DEFAULT_TARGET, create, for_processors, target_of
 
 __all__ = [
@@ -220,9 +221,10 @@ def bench(
     given = Given.of(files[0], wish.data, wish.bind, wish.images).at_sizes_of(files)
     workload = given.workload(rng, wish.shapes, wish.batch)
     spec = target_of(wish.target, wish.target_options, wish.threads)
+    spec = aimed_at(spec, wish.objective, wish.streams, bool(wish.device or wish.ray))
     phases = Phases(wish.progress or Logged())
     with measuring(wish.ray, [spec], phases.begin, wish.device) as lab, hearing(phases.doing):
-        return compare(files, spec, workload, wish.blocks, wish.processes, rng, lab)
+        return compare(files, spec, workload, wish.blocks, wish.processes, rng, lab, wish.rate)
 
 
 @documented

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import inlay
 from inlay import api
-from inlay.cli.ceilings import ceiling_lines, peaks_line, verdict_lines
+from inlay.cli.speed import ceiling_lines, peaks_line, verdict_lines
 from inlay.deadline import NEVER
 from inlay.measure.client import Worker
 from inlay.model.graph import Graph, build_graph

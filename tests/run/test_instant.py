@@ -20,6 +20,7 @@ from inlay.measure import lab
 from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
 from inlay.measure.paired import Timing
+from inlay.measure.readings import Reading
 from inlay.model.load import ModelFile
 from inlay.quant.accuracy import Outputs
 from inlay.quant.sensitivity import Sensitivity
@@ -79,6 +80,7 @@ class _Machine(Worker):
         slot_ns: int,
         seed: int,
         left_s: Callable[[], float] = lambda: math.inf,
+        reading: Reading | None = None,
     ) -> Timing:
         protos = [onnx.load(a.path, load_external_data=False) for a in artifacts]
         counts = [sum("Linear" in n.op_type for n in proto.graph.node) for proto in protos]

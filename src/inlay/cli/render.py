@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from inlay.cli.ceilings import peaks_line, verdict_lines
+from inlay.cli.speed import beside, peaks_line, size_lines, use_lines, verdict_lines
 from inlay.cli.terminal import Table
 from inlay.quant.tasks.task import broken
 from inlay.run.compare import BenchRow
@@ -36,7 +36,7 @@ from inlay.trial import (
 
 def verdict(result: TuneResult) -> Iterator[str | Table]:
     """The result of a run in a few lines."""
-    best = result.best
+    best, search = result.best, result.search
     verdict_word = "Verdict (estimated)" if is_estimate(result.facts) else "Verdict"
     if not best.confirmed:
         verdict_word = "Verdict (NOT DECIDED)" if result.undecided else "Verdict (NOT CONFIRMED)"
@@ -71,7 +71,8 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
             f"  {each.weight:.0%} at {said}: {each.speedup:.2f}x ({each.baseline_ms:.3f} {unit} -> "
             f"{each.latency_ms:.3f} {unit})"
         )
-    yield from _size(result)
+    yield from use_lines(best, search["objective"])
+    yield from size_lines(result)
     yield from verdict_lines(result.ceilings)
     judged, verified = best.verification or best.selection, best.verification is not None
     yield f"  Accuracy: {_accuracy(judged, verified)}; bound: {result.bound}."
@@ -82,7 +83,6 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     if best.evaluation is not None:
         yield f"  Evaluation: {best.evaluation} (--evaluate {best.evaluation.evaluator})."
         yield from (f"  New samples: {s.statement}." for s in best.evaluation.scores if s.statement is not None)
-    search = result.search
     yield (
         f"  {counted(search['measurements'], 'candidate')} timed, {search['compiles']} built, "
         f"{search['failed']} failed, {search['wall_s']:.0f} s; stopped because {search['stopped_because']}."
@@ -95,27 +95,6 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
         options = f" ({', '.join(f'{name} {value}' for name, value in told.items())})" if told else ""
         yield f"  To run it with exactly the measured options{options}, see run_with in result.json."
     yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
-
-
-_NOTABLE = 1 / 3  # of the given model's size: what differs by less is not why anybody quantizes
-
-
-def _size(result: TuneResult) -> Iterator[str]:
-    """How large the file is and what a session takes, where one of them differs notably from the given model's."""
-    best, found, notable = result.best, [], False
-    for what, now, before in (
-        ("File", best.size_bytes, result.baseline_bytes),
-        ("Memory of a session", best.memory_bytes, result.baseline_memory),
-    ):
-        if now is not None and before:
-            found.append(f"{what}: {_beside(now, before)}")
-            notable = notable or abs(now - before) > _NOTABLE * before
-    if notable:
-        yield f"  {'; '.join(found)}."
-
-
-def _beside(size: int, given: int | None) -> str:
-    return f"{size / 1e6:.3g} MB" + ("" if given is None else f" (the given model {given / 1e6:.3g} MB)")
 
 
 def _what(best: Best) -> str:
@@ -174,6 +153,7 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
 def benched(rows: Sequence[BenchRow]) -> Iterator[str | Table]:
     """The comparison that ``inlay bench`` made, and which of the files changed meanwhile."""
     yield bench_table(rows)
+    yield from (f"  {row.path} answers {row.served}." for row in rows if row.served is not None)
     yield from (f"  WARNING: {row.changed}." for row in rows if row.changed)
 
 
@@ -240,9 +220,9 @@ def selected(done: Selected) -> Iterator[str]:
     over += "" if done.unit == "ms" else f" in {done.unit}"
     over += " (estimated)" if done.estimated else ""
     found = f"{over}, {shown_sqnr(done.sqnr_db)}{metric} over its samples together"
-    size = _beside(done.size_bytes, done.given_bytes)
+    size = beside(done.size_bytes, done.given_bytes)
     memory = (
-        "" if done.memory_bytes is None else f"; memory of a session {_beside(done.memory_bytes, done.given_memory)}"
+        "" if done.memory_bytes is None else f"; memory of a session {beside(done.memory_bytes, done.given_memory)}"
     )
     yield f"  In the search: {found}; file {size}{memory}."
     yield from lost_lines(done.lost)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Annotated, Any
 
-from inlay.cli.ceilings import ceiling_lines
 from inlay.cli.options import options_of
 from inlay.cli.progress import progress_of
+from inlay.cli.speed import ceiling_lines
 from inlay.cli.terminal import JSON, Table, answer
 from inlay.explanation import api, policy
 from inlay.explanation.explanation import Change, Explanation, Loss, Operator, Reason, Repair

@@ -14,7 +14,7 @@ import numpy as np
 
 from inlay.measure import policy
 from inlay.measure.preemption import Preempted
-from inlay.targets.base import Executable, Feed
+from inlay.targets.base import Feed
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,17 @@ class Block:
     by_feed: list[list[float]] = field(default_factory=list)
 
 
-class Clocked(Executable, Protocol):
-    """An executable that tells how long it waited for a processor."""
+class Clocked(Protocol):
+    """What is timed, and tells how long it waited for a processor."""
 
     preempted: Preempted  # what other processes took of the last call of `time`
     warms_up: bool  # `time` runs the model before its first reading
     # its inferences may be timed one by one: they run in this process, and a call costs nothing besides
     one_by_one: bool
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each of ``repeats`` inferences, shape (repeats,)."""
+        ...
 
 
 def slot_repeats(executable: Clocked, feed: Feed, slot_ns: int) -> int:

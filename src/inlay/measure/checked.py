@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from inlay.data.archives import as_text
-from inlay.errors import BadReading, RunFailed
+from inlay.errors import BadReading, RunFailed, TargetError
 from inlay.measure import policy
 from inlay.measure.preemption import Preempted, moment, preempted
 from inlay.targets.base import (
@@ -15,6 +16,7 @@ from inlay.targets.base import (
     Feed,
     KernelTime,
     ProfilesAsBuilt,
+    RunsAtOnce,
     Simulated,
     TimedElsewhere,
     WarmsUp,
@@ -60,6 +62,18 @@ class Checked:
         found = self._executable.time(feed, repeats)
         self.preempted = preempted(before, moment()) if self.is_of_this_process else Preempted()
         return checked_readings(found, repeats)
+
+    def plainly(self, feed: Feed, repeats: int) -> np.ndarray:
+        """The same as the runtime gives it: nothing else runs in between. Raises RunFailed."""
+        self._announce()
+        return self._executable.time(feed, repeats)
+
+    def answering(self, feed: Feed) -> Callable[[], object]:
+        """What answers one request, in several threads at once. Raises TargetError where it cannot."""
+        if not (isinstance(self._executable, RunsAtOnce) and self._executable.runs_at_once):
+            raise TargetError("the target answers one request at a time: requests at a rate cannot be measured there")
+        self._announce()
+        return partial(self._executable.run, feed)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Kernel times. Raises RunFailed, BadReading."""

@@ -9,6 +9,7 @@ import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from inlay.errors import CompileFailed, Ended, Late, TargetError, TimedOut, Usag
 from inlay.measure import policy
 from inlay.measure.paired import Timing
 from inlay.measure.process import Process, first_message
+from inlay.measure.readings import Reading
+from inlay.measure.serving import Load, Served
 from inlay.model.pinned import pinned_file
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, Lack, TargetSpec
 
@@ -215,6 +218,7 @@ class Worker:
         slot_ns: int,
         seed: int,
         left_s: Callable[[], float] = lambda: math.inf,
+        reading: Reading | None = None,
     ) -> Timing:
         """Time models in interleaved blocks: as many as asked for, or fewer where a model fails or the time ends.
 
@@ -226,6 +230,7 @@ class Worker:
             seed: of the order within blocks.
             left_s: seconds that are left; no block but the first is begun that would take longer, and no model built
                 that would take as long as the one before.
+            reading: what is read; by default what the target was chosen for.
 
         Raises:
             TargetError: a model failed in the first block.
@@ -236,7 +241,7 @@ class Worker:
             if found and left_s() < self.took["time"][-1] * len(artifacts):
                 break
             try:
-                found.append(self._insist(partial(self._block, artifacts, feed, slot_ns, int(each), left_s)))
+                found.append(self._insist(partial(self._block, artifacts, feed, slot_ns, int(each), left_s, reading)))
             except TargetError:
                 if not found:
                     raise
@@ -244,17 +249,32 @@ class Worker:
         return Timing.of(found, self.deterministic)
 
     def _block(
-        self, artifacts: Sequence[Artifact], feed: Path, slot_ns: int, seed: int, left_s: Callable[[], float]
+        self,
+        artifacts: Sequence[Artifact],
+        feed: Path,
+        slot_ns: int,
+        seed: int,
+        left_s: Callable[[], float],
+        reading: Reading | None,
     ) -> dict[str, Any]:
         for artifact in artifacts:
             built, took = artifact.digest in self._resident and self._alive, self.took["load"]
             if not built and took and left_s() < took[-1]:
                 raise Late("the budget was spent while the models to be timed were built")
             self._load(artifact)
-        found = self._ask("time", keys=[a.digest for a in artifacts], feed=str(feed), slot_ns=slot_ns, seed=seed)
+        keys, asked = [a.digest for a in artifacts], {} if reading is None else {"reading": reading}
+        found = self._ask("time", keys=keys, feed=str(feed), slot_ns=slot_ns, seed=seed, **asked)
         if "throttled" in found:
             self.throttled.append(str(found["throttled"]))
         return found
+
+    def serve(self, artifact: Artifact, feed: Path, load: Load) -> Served:
+        """How a model serves. Raises TargetError where the target answers one request at a time, or the model fails."""
+        return self._insist(lambda: self._serve(artifact, feed, load))
+
+    def _serve(self, artifact: Artifact, feed: Path, load: Load) -> Served:
+        self._load(artifact)
+        return Served(**self._ask("serve", key=artifact.digest, feed=str(feed), load=asdict(load)))
 
     def memory(self, artifact: Artifact, feed: Path) -> int | None:
         """Bytes that a session of a model takes at most, if this process is fresh; None where nobody can tell.

@@ -36,7 +36,8 @@ def checked(answer: dict[str, Any]) -> dict[str, Any]:
 
 def first_message(spec: TargetSpec) -> dict[str, Any]:
     """What a worker is asked first: to choose its target."""
-    return {"name": spec.name, "options": dict(spec.options), "protocol": PROTOCOL}
+    reading = {} if spec.reading == "latency" else {"reading": spec.reading}
+    return {"name": spec.name, "options": dict(spec.options), "protocol": PROTOCOL, **reading}
 
 
 class Process:

@@ -23,6 +23,8 @@ from inlay.measure import policy
 from inlay.measure.blocks import Block, run_block, slot_repeats, weighted
 from inlay.measure.checked import Checked
 from inlay.measure.memory import Growth
+from inlay.measure.readings import COLD_RUNS, READINGS, Reading, read_as
+from inlay.measure.serving import Load, answer_all
 from inlay.measure.throttling import Thermometer
 from inlay.model.child import serve
 from inlay.model.late_imports import defer_imports
@@ -48,7 +50,8 @@ class Service:
         self._target: Target | None = None
         self._resident: dict[str, Checked] = {}
         self._feeds: dict[Path, Feed] = {}
-        self._repeats: dict[str, dict[Path, int]] = {}
+        self._repeats: dict[tuple[str, Reading], dict[Path, int]] = {}
+        self._reading: Reading = "latency"
         self._thermometer = Thermometer()
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -63,13 +66,15 @@ class Service:
             return {"error": f"{type(error).__name__}: {error}"[: policy.MESSAGE_LENGTH], "stage": "worker"}
         return answer
 
-    def on_target(self, name: str, options: dict[str, Any], protocol: int = PROTOCOL) -> dict[str, Any]:
-        """Choose the target."""
+    def on_target(
+        self, name: str, options: dict[str, Any], protocol: int = PROTOCOL, reading: Reading = "latency"
+    ) -> dict[str, Any]:
+        """Choose the target, and what its readings are where a message does not say."""
         if protocol != PROTOCOL:
             raise TargetError(
                 f"the worker speaks version {PROTOCOL} of the messages, and was asked by version {protocol}"
             )
-        self._target = self._given or create(TargetSpec(name, options))
+        self._target, self._reading = self._given or create(TargetSpec(name, options)), reading
         found = self._target.fingerprint()
         threads = found.facts.get("threads", "")
         refuse_idle_threads(int(threads) if threads.isdecimal() else 0)  # the machine of a command that asks may differ
@@ -99,7 +104,8 @@ class Service:
     def on_unload(self, key: str) -> dict[str, Any]:
         """Free a model."""
         executable = self._resident.pop(key, None)
-        self._repeats.pop(key, None)
+        for reading in READINGS:
+            self._repeats.pop((key, reading), None)
         if executable is not None:
             executable.close()
         return {}
@@ -113,33 +119,43 @@ class Service:
         save_feed(Path(out), arrays)
         return {}
 
-    def on_time(self, keys: list[str], feed: str, slot_ns: int, seed: int) -> dict[str, Any]:
+    def on_time(
+        self, keys: list[str], feed: str, slot_ns: int, seed: int, reading: Reading | None = None
+    ) -> dict[str, Any]:
         """Time models in one interleaved block: every model's nanoseconds, and the drift.
 
         On a feed, or on each of a workload in a random order: the figures are then those of the mean inference. Where
         heat held the processor back meanwhile, nothing of them is certain; ``throttled`` is what the machine said.
         """
         feeds = load_workload(Path(feed))
-        executables = [self._resident[k] for k in keys]
+        reading = reading or self._reading
+        models = [self._resident[k] for k in keys]
+        executables = read_as(models, reading)
         for path, weight in feeds:
             for key, executable in zip(keys, executables, strict=True):
-                known = self._repeats.setdefault(key, {})
+                known = self._repeats.setdefault((key, reading), {})
                 if path not in known:
-                    known[path] = slot_repeats(executable, self._feed(path), round(weight * slot_ns))
+                    fitting = slot_repeats(executable, self._feed(path), round(weight * slot_ns))
+                    known[path] = min(fitting, COLD_RUNS) if reading == "cold" else fitting
         rng = np.random.default_rng(seed)
-        for executable in executables:
-            executable.reseed(seed)
+        for model in models:
+            model.reseed(seed)
         order = rng.permutation(len(feeds)) if len(feeds) > 1 else np.zeros(1, int)
         blocks: dict[int, Block] = {}
         before = self._thermometer.heat()
         for i in map(int, order):
             path = feeds[i][0]
-            repeats = [self._repeats[k][path] for k in keys]
+            repeats = [self._repeats[k, reading][path] for k in keys]
             blocks[i] = run_block(executables, repeats, self._feed(path), rng)
         found = asdict(weighted([blocks[i] for i in range(len(feeds))], [weight for _, weight in feeds]))
-        if any(e.is_real for e in executables) and self._thermometer.heat().since(before):
+        if any(m.is_real for m in models) and self._thermometer.heat().since(before):
             found.update(hit=[1.0] * len(keys), throttled=", ".join(self._thermometer.state().values()) or "it says so")
         return found
+
+    def on_serve(self, key: str, feed: str, load: dict[str, Any]) -> dict[str, Any]:
+        """Response times of a model that serves requests, all with the first feed."""
+        path, _ = load_workload(Path(feed))[0]
+        return asdict(answer_all(self._resident[key].answering(self._feed(path)), Load(**load)))
 
     def on_memory(self, key: str, path: str, digest: str, feed: str) -> dict[str, Any]:
         """How much memory building a model and its first inferences take at most; it is not kept.

@@ -93,6 +93,7 @@ class TuneConfig:
             "recipe": "" if self.recipe is None else str(self.recipe),
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
+            **({} if self.target.reading == "latency" else {"objective": self.target.reading}),
             **({} if self.task == AUTO else {"task": self.task}),
             **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
             **({} if self.max_opset is None else {"max_opset": str(self.max_opset)}),

@@ -126,6 +126,17 @@ BATCH = Option(
     metavar="N[,N…]",
 )
 THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
+OBJECTIVE = Option(
+    "What is made small: latency, throughput (time per inference of many at once) or cpu-time (of all cores together).",
+    metavar="latency|throughput|cpu-time",
+)
+STREAMS = Option("Inferences at once, for throughput; 0 for as many as keep all cores busy.", type=int, least=0)
+RATE = Option(
+    "Also tell how each model answers so many requests a second at random moments: the 50th and 99th percentiles.",
+    metavar="PER_SECOND",
+    type=float,
+    least=0,
+)
 NODES = Option("Quantize only nodes whose names match; repeatable.", metavar="GLOB", repeated=True)
 QUANT_TYPE = Option(
     "Type of quantized activations: int8, uint8, int16, uint16 or fp8, if the target has it; auto lets it choose.",

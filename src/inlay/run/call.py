@@ -58,6 +58,7 @@ from inlay.run.options import Batch, DataSource, Sizes, TuneOptions
 from inlay.run.progress import Logged
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import TargetSpec
+from inlay.targets.objective import aimed_at
 
 
 def files_in(*given: object) -> list[Path]:
@@ -151,7 +152,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
     if options.strategy not in STRATEGIES:
         raise UsageError(f"--strategy {options.strategy}: give {', '.join(STRATEGIES)}")
     config = TuneConfig(
-        target=target,
+        target=aimed_at(target, options.objective, options.streams, bool(options.device or options.ray)),
         bound=bound_of(options, evaluator),
         task=options.task,
         bind=given.sizes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,17 @@ from inlay.files import scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.measure.paired import Timing, joined, read_again, speedup
+from inlay.measure.serving import Load, Served
 from inlay.model.heard import counting
 from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec, is_estimate, unit_of
+from inlay.targets.objective import streams_of
 from inlay.trial import Interval
 
 _SLOT_NS = 4_000_000  # that each reading takes at least
+_SERVED_S, _REQUESTS = 5.0, (50, 5000)
+"""Seconds for which each model answers requests in each process, and the fewest and most of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +34,8 @@ class BenchRow:
 
     ``latency_ms`` is the first one's median in ``unit`` over ``speedup``: medians of their own have another ratio.
     Without an interval it is its own median. ``estimated`` says that the target computes its figures and measures none,
-    ``changed`` that the file is no longer the model that was timed; it is empty where it is.
+    ``changed`` that the file is no longer the model that was timed; it is empty where it is. ``served`` says how it
+    answers requests, where a rate was asked for.
     """
 
     path: Path
@@ -39,6 +45,7 @@ class BenchRow:
     unit: str = "ms"
     estimated: bool = False
     changed: str = ""
+    served: Served | None = None
 
 
 def load_all(models: Sequence[ModelSource]) -> list[ModelFile]:
@@ -61,16 +68,18 @@ def compare(
     processes: int,
     rng: np.random.Generator,
     lab: Lab = HERE,
+    rate: float = 0.0,
 ) -> list[BenchRow]:
     """Time models that take the same inputs.
 
     Args:
         files: the models; ratios are to the first.
+        rate: requests a second that each is to answer besides; 0 for none.
 
     Raises:
         InlayError: a model cannot be built or run.
     """
-    readings = []
+    readings, served = [], list[list[Served]]()
     with scratch() as folder:
         feed = workload.save(folder / "latency")
         copies = [held(file, folder / f"given-{i}") for i, file in enumerate(files)]
@@ -80,11 +89,16 @@ def compare(
                 worker.must_time()
                 _loadable(worker, files, artifacts)
                 readings.append(_read(worker, artifacts, feed, blocks, rng))
+                if rate:
+                    requests = int(np.clip(_SERVED_S * rate, *_REQUESTS))
+                    load = Load(streams_of(spec), requests, rate, int(rng.integers(2**31)))
+                    served.append([worker.serve(artifact, feed, load) for artifact in artifacts])
                 facts = worker.fingerprint.facts
         changed = [changed_since(copy) for copy in copies]
     first, *_ = models = joined(readings, apart=True).models
     rows = []
-    for file, model, why in zip(files, models, changed, strict=True):
+    each = [reduce(Served.and_then, turns) for turns in zip(*served, strict=True)] or [None] * len(files)
+    for file, model, why, answers in zip(files, models, changed, each, strict=True):
         gain = speedup(first, model)
         rows.append(
             BenchRow(
@@ -95,6 +109,7 @@ def compare(
                 unit=unit_of(facts),
                 estimated=is_estimate(facts),
                 changed=why,
+                served=answers,
             )
         )
     return rows

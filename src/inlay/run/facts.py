@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class CalibrationRecord:
         spec = TargetSpec(**data["spec"])
         if not all(isinstance(text, str) for text in (data["digest"], data["target"], spec.name)):
             raise TypeError("digests and the target's name are text")
-        return cls(data["digest"], data["target"], TargetSpec(spec.name, dict(spec.options)), dict(data["table"]))
+        return cls(data["digest"], data["target"], replace(spec, options=dict(spec.options)), dict(data["table"]))
 
 
 @dataclass(frozen=True)

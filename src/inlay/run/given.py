@@ -180,7 +180,7 @@ def _as_chosen(session: Session) -> None:
             f"{session.journal.path} belongs to a run in float32, which was faster than {choice.own}: give another "
             "output folder, or --restart to start over"
         )
-    exact = TargetSpec(spec.name, {**spec.options, **choice.options})
+    exact = replace(spec, options={**spec.options, **choice.options})
     session.go_on_with(session.start_worker(exact, session.work, session.limit_s))
 
 

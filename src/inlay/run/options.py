@@ -16,6 +16,7 @@ from inlay.prepare.declare import Options, documented
 from inlay.run.progress import Progress
 from inlay.space.recipe import Recipe
 from inlay.targets.base import OptionValue, TargetSpec
+from inlay.targets.objective import OBJECTIVES
 from inlay.targets.registry import DEFAULT_TARGET
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
@@ -53,6 +54,8 @@ class TuneOptions(Options):
     max_measurements: Annotated[int | None, options.MAX_MEASUREMENTS] = TuneConfig.max_measurements
     max_builds: Annotated[int | None, options.MAX_BUILDS] = TuneConfig.max_builds
     threads: Annotated[int, options.THREADS] = 1
+    objective: Annotated[str, options.OBJECTIVE] = OBJECTIVES[0]
+    streams: Annotated[int, options.STREAMS] = 0
     bind: Annotated[Sizes, options.BIND] = ()
     fix: Annotated[FixedValues, options.FIX] = ()
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = TuneConfig.freeze_shapes
@@ -120,6 +123,9 @@ class BenchOptions(OneTarget):
     blocks: Annotated[int, options.BLOCKS] = 10
     processes: Annotated[int, options.PROCESSES] = 2
     threads: Annotated[int, options.THREADS] = 1
+    objective: Annotated[str, options.OBJECTIVE] = OBJECTIVES[0]
+    streams: Annotated[int, options.STREAMS] = 0
+    rate: Annotated[float, options.RATE] = 0.0
     bind: Annotated[Sizes, options.BIND] = ()
     shapes: Annotated[Sequence[str], options.SHAPES] = ()
     batch: Annotated[Batch, options.BATCH] = None

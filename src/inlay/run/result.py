@@ -12,6 +12,7 @@ from typing import Any
 from inlay.errors import INTERRUPTED, UNPROVEN
 from inlay.files import replacing
 from inlay.installed import __version__
+from inlay.measure.serving import Served
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
 from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
@@ -79,6 +80,38 @@ class ShapeFigures:
     speedup: float  # median of their ratios in the same blocks
 
 
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """Both models in one use.
+
+    Attributes:
+        name: ``latency``, ``throughput``, ``cpu-time``, or ``cold`` for a run behind other work that has used the
+            caches.
+        streams: inferences at once.
+        speedup: of the delivered model over the given one, paired by block, in one process.
+        given_ms: what an inference of the given model takes, milliseconds; with several at once, its share of them.
+        served: how each answers requests as fast as it can: the given model, then the delivered one; None for one
+            inference after another.
+    """
+
+    name: str
+    streams: int
+    speedup: Interval
+    given_ms: float
+    served: tuple[Served, Served] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``."""
+        served = self.served
+        return {
+            "use": self.name,
+            "streams": self.streams,
+            **speedup_json(self.speedup),
+            "given_ms": self.given_ms,
+            **({} if served is None else {"served": {"given": asdict(served[0]), "delivered": asdict(served[1])}}),
+        }
+
+
 @dataclass(frozen=True)
 class Doubt:
     """Why the accuracy bound is not shown for what is delivered; as text, the first line of a verdict."""
@@ -111,6 +144,7 @@ class Best:
     size_bytes: int  # of that file with its weights
     confirmed: bool = True  # the figures are those of fresh processes; where none ran, they are those of the search
     shapes: tuple[ShapeFigures, ...] = ()  # the figures by shape, where latency was measured on several
+    uses: tuple[Use, ...] = ()  # how it compares where it is used otherwise than it was measured
     robustness: Robustness | None = None  # what variations of the samples lose; None for float, or where none were made
     # that a session of it takes at most; None where it was not measured, or the target cannot tell
     memory_bytes: int | None = None
@@ -171,6 +205,7 @@ class Best:
             "size_bytes": self.size_bytes,
             "memory_bytes": self.memory_bytes,
             **({"shapes": [asdict(s) for s in self.shapes]} if self.shapes else {}),
+            "uses": [use.as_json() for use in self.uses],
         }
 
 

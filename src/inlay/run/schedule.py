@@ -40,6 +40,8 @@ CROSSING = 0.05
 """The winner judged on the samples that are not unseen; beyond, only what time is left."""
 EVALUATING = 0.35
 """The user's own evaluation of models besides the given one, all of them together; one is evaluated in any case."""
+USES = 0.05
+"""The delivered model in other uses than the one that it was tuned for, each way to set the target up."""
 WRITING, WRITING_S = 0.03, 2.0
 """Writing the result of a small model and ending the process; so many seconds where time is ample."""
 

@@ -168,11 +168,6 @@ class Session:
         )
         return self.lab.ahead(search)
 
-    @property
-    def stated_on(self) -> int:
-        """How many samples a statement on new ones rests on; 0 where there is none, as of random ones."""
-        return 0 if (given := self.inputs.samples).kind == "random" else self.plan.samples(len(given))
-
     def save_feeds(self, name: str, samples: Samples) -> list[Path]:
         """Write samples as files that a worker can read, into the scratch folder ``name``."""
         return save_feeds(self.work / name, samples.feeds)

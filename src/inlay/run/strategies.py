@@ -18,6 +18,7 @@ from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.budget import Budget, SearchTime
 from inlay.run.confirm.contenders import shows_its_fastest
+from inlay.run.confirm.crossfit import stated_on
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import BASELINE_NS, DONE, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.joined import JoinedStrategy, joined_strategies
@@ -140,7 +141,7 @@ class _Asked:
             patience=lambda: SOLVING * self.time.end().left,
             profiles=self.evaluator.times_kernels,
             usual_rewrites=lambda: journal.once(USUAL_REWRITES, self._usual_rewrites),
-            goes_on=lambda: self._looks_further or not shows_its_fastest(self.evaluator.judged, self.session.stated_on),
+            goes_on=self._goes_on,
         )
         least_db = config.searched.min_sqnr_db
         return Surrogate(
@@ -155,10 +156,10 @@ class _Asked:
             priced=journal.once(PRICED, self._priced),
         )
 
-    @property
-    def _looks_further(self) -> bool:
-        """Whether the budget is larger than that of an earlier session in which nothing was left to find."""
-        return (self.session.inputs.config.budget_s or math.inf) > (self.session.journal.fact(DONE) or math.inf)
+    def _goes_on(self) -> bool:
+        """Whether there is more time than a session that was done had, or samples may not show what is fastest."""
+        is_larger = (self.session.inputs.config.budget_s or math.inf) > (self.session.journal.fact(DONE) or math.inf)
+        return is_larger or not shows_its_fastest(self.evaluator.judged, stated_on(self.session))
 
     @cached_property
     def _units(self) -> UnitGraph:
@@ -230,7 +231,8 @@ class _Asked:
 
 def _shares_costs(session: Session) -> bool:
     """Whether what earlier runs and the machine's table say counts; else the seed alone decides."""
-    return session.inputs.config.cost_db and not session.worker.deterministic
+    config = session.inputs.config
+    return config.cost_db and not session.worker.deterministic and config.target.reading == "latency"
 
 
 def guided_report(guided: Guided, trial_s: float | None) -> dict[str, Any]:

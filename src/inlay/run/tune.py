@@ -23,7 +23,7 @@ from inlay.model.pinned import random_note
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.run.budget import Budget, SearchTime, TimeLimit
 from inlay.run.confirm.contenders import contenders_of
-from inlay.run.confirm.crossfit import CrossFit, cross_fitted
+from inlay.run.confirm.crossfit import CrossFit, cross_fitted, stated_on
 from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.earlier import kept_or
@@ -36,6 +36,7 @@ from inlay.run.outcome.assemble import assemble, cuts, given_alone, losses, meas
 from inlay.run.outcome.ceilings import ceilings
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, heat_notes, notes_for
+from inlay.run.outcome.uses import in_other_uses
 from inlay.run.outputs import write_recipe
 from inlay.run.preparation import Calibrated, make_ready
 from inlay.run.progress import Progress
@@ -77,6 +78,7 @@ def tune(asked: TuneRequest) -> TuneResult:
             confirmed, retreat_builds = _confirm(session, given, model, search, ended, crossfit)
         session.stage("judge the winner on further samples")
         confirmed = cross_fitted(session, crossfit, confirmed)
+        confirmed = in_other_uses(session, confirmed, given.file, search.feed)
         session.stage("compare what was measured, and write the result")
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, given, model, search, ended, confirmed)
@@ -152,7 +154,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left, ahead.take)
     time = SearchTime(
         session.plan,
-        lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS, session.stated_on)),
+        lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS, stated_on(session))),
         len(given.feeds),
         protocol.first_blocks,
     )

@@ -167,6 +167,13 @@ class ProfilesAsBuilt(Protocol):
     is_profiled: bool
 
 
+@runtime_checkable
+class RunsAtOnce(Protocol):
+    """An executable whose ``run`` may be called by several threads at once, so that it can be timed as a server."""
+
+    runs_at_once: bool
+
+
 Lack = Literal["profile", "accuracy", "latency", "memory"]
 """What a target may be unable to tell: times of kernels, outputs of its own, times of inferences, memory of a session
 (as it takes it on a device or in another process: the process that measures tells nothing of it)."""
@@ -367,28 +374,19 @@ OptionValue = Union[str, int, float, bool]  # noqa: UP007  (boards may have Pyth
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A target by name and options: plain data that a worker process can be sent.
+    """A target by name and options: plain data that a worker process can be sent."""
 
-    Attributes:
-        name: entry point in the group ``inlay.targets``.
-        options: keyword arguments of the target's constructor.
-    """
-
-    name: str
-    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    name: str  # entry point in the group ``inlay.targets``
+    options: Mapping[str, OptionValue] = field(default_factory=dict)  # keyword arguments of its constructor
+    reading: str = "latency"  # what its readings are, as of :mod:`inlay.measure.readings`
 
 
 @dataclass(frozen=True)
 class OwnPrecision:
-    """What a target computes float32 operators in, where that is fewer bits.
+    """What a target computes float32 operators in, where that is fewer bits."""
 
-    Attributes:
-        name: of the type.
-        exact: options of the target with which it computes them in float32.
-    """
-
-    name: str
-    exact: Mapping[str, OptionValue]
+    name: str  # of the type
+    exact: Mapping[str, OptionValue]  # options of the target with which it computes them in float32
 
     def __str__(self) -> str:
         options = " ".join(f"--target-option {name}={value}" for name, value in self.exact.items())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,6 +23,8 @@ _THREADS_PER_CORE = 4
 USUAL_LEVEL2 = 1 << 20
 """Bytes of a second-level cache of which nothing is known: the least of the server processors of this decade. Blocks
 that fit it fit larger ones."""
+_USUAL_LAST, _MOST_LAST = 32 << 20, 256 << 20
+"""The same of the last cache: of which nothing is known, and the most that other work is taken to fill."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
@@ -63,6 +67,17 @@ def require_threads(threads: int) -> None:
         raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
 
 
+def require_streams(streams: int) -> None:
+    """Raise UsageError for less than one stream."""
+    if streams < 1:
+        raise UsageError(f"streams must be 1 or more, not {streams}")
+
+
+def streams_for(threads: int) -> int:
+    """How many inferences at once keep this machine busy, each with so many ``threads``; 0 is all of them."""
+    return max(1, (os.cpu_count() or 1) // threads) if threads else 1
+
+
 def refuse_idle_threads(threads: int) -> None:
     """Raise UsageError for many times as many threads as this machine has cores: only where it measures is that so."""
     cores = os.cpu_count() or threads
@@ -73,12 +88,24 @@ def refuse_idle_threads(threads: int) -> None:
 @lru_cache(maxsize=1)
 def level2_bytes(cpu: Path = _CPU0) -> int:
     """Bytes of the first processor's second-level cache, as the kernel lists them; the usual ones where it does not."""
+    return _caches(cpu).get("2", USUAL_LEVEL2)
+
+
+@lru_cache(maxsize=1)
+def last_level_bytes(cpu: Path = _CPU0) -> int:
+    """The same of the largest cache that it uses, within what is worth emptying."""
+    return min(max(_caches(cpu).values(), default=_USUAL_LAST), _MOST_LAST)
+
+
+def _caches(cpu: Path) -> dict[str, int]:
+    """Bytes of its caches by level, as far as the kernel lists them."""
+    found: dict[str, int] = {}
     for cache in sorted((cpu / "cache").glob("index*")):
         with contextlib.suppress(OSError, ValueError):
             level, size = ((cache / name).read_text(encoding="utf8").strip() for name in ("level", "size"))
-            if level == "2" and size[-1:] in _UNITS and 0 < int(size[:-1]) < 1 << 20:
-                return int(size[:-1]) * _UNITS[size[-1]]
-    return USUAL_LEVEL2
+            if size[-1:] in _UNITS and 0 < int(size[:-1]) < 1 << 20:
+                found.setdefault(level, int(size[:-1]) * _UNITS[size[-1]])
+    return found
 
 
 def _entries() -> list[tuple[str, str]]:
@@ -86,6 +113,30 @@ def _entries() -> list[tuple[str, str]]:
         lines = _CPUINFO.read_text(encoding="utf8").splitlines()
         return [(name.strip(), text.strip()) for name, colon, text in (x.partition(":") for x in lines) if colon]
     return []
+
+
+def timed_at_once(infer: Callable[[], object], repeats: int, others: Executor, streams: int) -> np.ndarray:
+    """Nanoseconds of each of ``repeats`` rounds of ``streams`` calls at once, per call, shape (repeats,), float64.
+
+    Streams do not wait for one another between rounds, as those of a server do not, so that all rounds are alike.
+
+    Args:
+        infer: is called by several threads at once.
+        others: runs all streams but one.
+    """
+    begun = list[int]()
+    together = threading.Barrier(streams, lambda: begun.append(time.perf_counter_ns()))
+
+    def stream() -> None:
+        together.wait()
+        for _ in range(repeats):
+            infer()
+
+    running = [others.submit(stream) for _ in range(streams - 1)]
+    stream()
+    for each in running:
+        each.result()
+    return np.full(repeats, (time.perf_counter_ns() - begun[0]) / (repeats * streams))
 
 
 def timed(infer: Callable[[], object], repeats: int) -> np.ndarray:

@@ -51,6 +51,7 @@ from inlay.run.confirm.contenders import (
     open_cases,
     promise,
 )
+from inlay.run.confirm.crossfit import stated_on
 from inlay.run.confirm.delivered import (
     LEAST_STURDY,
     WAS_BUSY,
@@ -156,13 +157,13 @@ class Confirmation:
         """
         session, plan = self.session, self.plan
         verifier = self.verifier()
-        most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS, session.stated_on)
+        most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS, stated_on(session))
         effort = plan.confirmation(len(most))
         equal = no_others if session.worker.deterministic else session.lab.equal  # there, one reading is enough
         readings = plan.readings(effort, len(most))
         timed = (session.limit_s, self.feed, self.config, session.work, session.rng, readings, equal)
         fresh = FreshReadings(session.start_worker, *timed)
-        chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders, session.stated_on)
+        chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders, stated_on(session))
         contenders = [Entry(c, self.final(c)) for c in counting(chosen, "write contender")]
         try:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)

@@ -31,6 +31,7 @@ from inlay.run.schedule import Effort
 from inlay.run.session import Session
 from inlay.search.baselines import FLOAT, FULL_INT8
 from inlay.targets.base import Artifact, ShowsRun
+from inlay.targets.objective import objective_of
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Measured, Outcome, Trial
 from inlay.types import Placement
@@ -135,6 +136,7 @@ def assemble(
             )
         ),
         search={
+            "objective": objective_of(config.target),
             "measurements": tally.measurements,
             "compiles": tally.compiles,
             "failed": tally.failed,

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed
 from inlay.files import scratch
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, Lack, StatesCapabilities
-from inlay.targets.machine import USUAL_LEVEL2, cpu_facts, level2_bytes, processor_of, require_threads
+from inlay.targets.machine import (
+    USUAL_LEVEL2,
+    cpu_facts,
+    level2_bytes,
+    processor_of,
+    require_streams,
+    require_threads,
+    timed_at_once,
+)
 from inlay.targets.onnxruntime.processors import any_saturates, facts_of, named, saturates
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.session import (
@@ -95,15 +105,17 @@ class OrtCpuTarget(StatesCapabilities):
         threads: intra-op threads; 0 lets the runtime choose.
         processor: another one that files are for, by its name in :data:`~.processors.PROCESSORS`, or several joined
             by ``+``: its rules and costs decide, its numerics are computed here, and nothing is timed.
+        streams: inferences at once, each in a thread of the caller's; times are then of all of them, per inference.
     """
 
     name = "ort-cpu"
-    heading = ("onnxruntime", "cpu", "processor", "threads")
+    heading = ("onnxruntime", "cpu", "processor", "threads", "streams")
     deterministic = False
 
-    def __init__(self, threads: int = 1, processor: str = "") -> None:
+    def __init__(self, threads: int = 1, processor: str = "", streams: int = 1) -> None:
         require_threads(threads)
-        self.threads = threads
+        require_streams(streams)
+        self.threads, self.streams = threads, streams
         self.processor = processor
         self._facts: Mapping[str, str] | None = None  # of another machine
         if processor:
@@ -120,7 +132,7 @@ class OrtCpuTarget(StatesCapabilities):
 
     def on_device(self, facts: Mapping[str, str]) -> OrtCpuTarget:
         """The same target on the machine whose fingerprint has these facts."""
-        there = OrtCpuTarget(self.threads, self.processor)
+        there = OrtCpuTarget(self.threads, self.processor, self.streams)
         if facts != self.fingerprint().facts:
             there._facts = facts
         return there
@@ -130,7 +142,8 @@ class OrtCpuTarget(StatesCapabilities):
         if self._facts is not None:
             return Fingerprint(self.name, self._facts)
         facts = {"onnxruntime": ort.__version__, **cpu_facts(_FLAGS), "threads": str(self.threads)}
-        return Fingerprint(self.name, facts)
+        streams = {} if self.streams == 1 else {"streams": str(self.streams)}
+        return Fingerprint(self.name, {**facts, **streams})
 
     def capabilities(self) -> Capabilities:
         """What its CPU runs in 8 bits, and how it is written."""
@@ -173,8 +186,8 @@ class OrtCpuTarget(StatesCapabilities):
         """Build a session, of the exact form where only this processor saturates. Raises CompileFailed."""
         if self.processor and saturates(*processor_of(None)) and not any_saturates(self.processor):
             with _without_saturation(model) as exact:
-                return OrtExecutable(exact, self.threads)
-        return OrtExecutable(model, self.threads)
+                return OrtExecutable(exact, self.threads, self.streams)
+        return OrtExecutable(model, self.threads, self.streams)
 
     def compile_identified(self, model: Artifact) -> tuple[OrtExecutable, str]:
         """Build a session, and say what it executes: models with the same digest run alike.
@@ -188,7 +201,7 @@ class OrtCpuTarget(StatesCapabilities):
             path = Path(name) / "optimized.onnx"
             try:
                 small = _is_small(model.path) and not self.processor  # its exact form has another graph
-                executable = OrtExecutable(model, self.threads, path) if small else None
+                executable = OrtExecutable(model, self.threads, self.streams, path) if small else None
             except CompileFailed:  # a provider that compiles nodes cannot write its graph
                 executable = None
             if executable is None:
@@ -244,12 +257,32 @@ def _session(model: Artifact, options: Any) -> Any:
 
 
 class OrtExecutable(SessionExecutable):
-    """One session."""
+    """One session, which is thread-safe."""
 
-    def __init__(self, model: Artifact, threads: int, optimized: Path | None = None) -> None:
+    runs_at_once = True
+
+    def __init__(self, model: Artifact, threads: int, streams: int = 1, optimized: Path | None = None) -> None:
         super().__init__(_session(model, _options(threads, optimized)))
         self._model = model
-        self._threads = threads
+        self._threads, self._streams = threads, streams
+        self._others = ThreadPoolExecutor(streams - 1, "stream") if streams > 1 else None
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each inference with all transfers, shape (repeats,); of all streams together, per inference.
+
+        Raises:
+            RunFailed: the runtime does, or the model was closed.
+        """
+        if self._others is None:
+            return super().time(feed, repeats)
+        session = self._open()
+        return timed_at_once(lambda: infer(session, feed), repeats, self._others, self._streams)
+
+    def close(self) -> None:
+        """Drop the session and its streams."""
+        super().close()
+        if self._others is not None:
+            self._others.shutdown()
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Median time of every kernel, from the runtime's own profiler in a session of its own.

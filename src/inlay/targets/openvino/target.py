@@ -11,7 +11,7 @@ import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, OwnPrecision, StatesCapabilities
-from inlay.targets.machine import cpu_facts, cpu_flags, is_x86, processor_of, require_threads, timed
+from inlay.targets.machine import cpu_facts, cpu_flags, is_x86, processor_of, require_streams, require_threads, timed
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.runtime import core, message, openvino
 
@@ -41,13 +41,13 @@ def capabilities(machine: str | None = None, flags: frozenset[str] | None = None
     """What the runtime runs on a CPU, and its rewrites; arguments as of ``rules_for`` in :mod:`.rules`."""
     # A worker never asks: it starts without these, and without the graph library behind them.
     from inlay.targets.openvino.float_rewrites import float_rewrites_for
-    from inlay.targets.openvino.rewrites import IdlePairs, QuantizedStates
+    from inlay.targets.openvino.rewrites import GATES, IdlePairs, QuantizedStates
     from inlay.targets.openvino.rules import OPS, rules_for
 
     moving = frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})
-    rewrites = QuantizedStates(), IdlePairs(moving)
-    passes = float_rewrites_for(cpu_flags() if flags is None else flags)
-    return Capabilities(rules_for(machine, flags), passes, rewrites)
+    rules, passes = rules_for(machine, flags), float_rewrites_for(cpu_flags() if flags is None else flags)
+    recurrent = (QuantizedStates(),) if not GATES.keys().isdisjoint(rules.ops) else ()
+    return Capabilities(rules, passes, (*recurrent, IdlePairs(moving)))
 
 
 class OpenVinoCpuTarget(StatesCapabilities):
@@ -69,8 +69,7 @@ class OpenVinoCpuTarget(StatesCapabilities):
 
     def __init__(self, threads: int = 1, streams: int = 1, precision: str = "default") -> None:
         require_threads(threads)
-        if streams < 1:
-            raise UsageError(f"streams must be 1 or more, not {streams}")
+        require_streams(streams)
         if precision not in PRECISIONS:
             raise UsageError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision}")
         self.threads, self.streams, self.precision = threads, streams, precision

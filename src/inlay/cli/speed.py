@@ -1,13 +1,51 @@
-"""How far models are from what their processor can do, as text."""
+"""What comes with a speed-up, as text: other uses, size and memory, how far it is from what the processor can do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from inlay.run.ceiling.bound import Ceiling, Ceilings
+from inlay.run.result import Best, TuneResult
 from inlay.search.peaks import Peaks
+from inlay.trial import shown_ratio
 
+_MEANS = {
+    "throughput": "times are those of many inferences at once, per inference",
+    "cpu-time": "times are those of all cores together, per inference",
+}
+_IN_USE = {"latency": "one at a time", "cpu-time": "in processor time", "cold": "behind other work"}
 UNKNOWN = "Ceiling: not known before inlay calibrate-machine has measured this processor's peaks, once"
+
+
+def use_lines(best: Best, objective: str) -> Iterator[str]:
+    """What the times are where they are not those of one inference after another; how it compares in other uses."""
+    if objective in _MEANS:
+        yield f"  Objective: {objective}: {_MEANS[objective]}."
+    others = [use for use in best.uses if use.name != objective]
+    found = [f"{shown_ratio(u.speedup)} {_IN_USE.get(u.name, f'with {u.streams} at once')}" for u in others]
+    if found:
+        yield f"  In other uses: {', '.join(found)}."
+    for use in best.uses:
+        if use.served is not None:
+            given, delivered = use.served
+            yield f"  As a server, {use.streams} at once: {delivered}; the given model {given}."
+
+
+_NOTABLE = 1 / 3  # of the given model's size: what differs by less is not why anybody quantizes
+
+
+def size_lines(result: TuneResult) -> Iterator[str]:
+    """How large the file is and what a session takes, where one of them differs notably from the given model's."""
+    best, found, notable = result.best, [], False
+    for what, now, before in (
+        ("File", best.size_bytes, result.baseline_bytes),
+        ("Memory of a session", best.memory_bytes, result.baseline_memory),
+    ):
+        if now is not None and before:
+            found.append(f"{what}: {beside(now, before)}")
+            notable = notable or abs(now - before) > _NOTABLE * before
+    if notable:
+        yield f"  {'; '.join(found)}."
 
 
 def verdict_lines(known: Ceilings) -> Iterator[str]:
@@ -53,3 +91,8 @@ def _bounded(said: Ceiling) -> str:
 
 def _share(ms: float, said: Ceiling) -> str:
     return f"{ms / said.now_ms:.0%} of the time" if said.now_ms > 0.0 else "of the time"
+
+
+def beside(size: int, given: int | None) -> str:
+    """Megabytes, and those of the given model where they are known."""
+    return f"{size / 1e6:.3g} MB" + ("" if given is None else f" (the given model {given / 1e6:.3g} MB)")
