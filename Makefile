@@ -14,7 +14,7 @@ LOCK := requirements/dev.lock
 BUDGET ?= 1h
 JOBS ?= auto
 PARALLEL = -n $(JOBS) --dist worksteal
-.PHONY: help setup demo test test-all test-wheel test-lowest browser services fuzz lint format bench layout surface core docs changelog release dist extras lock clean
+.PHONY: help setup demo test test-all test-wheel test-lowest browser services engines fuzz lint format bench layout surface core docs changelog release dist extras lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -50,6 +50,12 @@ services:  ## install the SSH server that boards are tested behind, where apt ma
 	  || { test "$$(id -u)" = 0 && apt-get update -qq \
 	    && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends openssh-server openssh-client >/dev/null; } \
 	  || echo "there is no sshd, and it could not be installed: the tests of boards over SSH are skipped"
+
+ENGINES := tensorrt-rtx-cu13-bindings==1.7.1.116 tensorrt-rtx-cu13-libs==1.7.1.116 cuda-bindings==13.5.0 \
+  tensorrt-cu13-bindings==11.4.0.106
+engines: $(STAMP)  ## install NVIDIA's compiler for RTX GPUs (110 MB), and what is checked of TensorRT's own API
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENGINES) \
+	  || echo "TensorRT for RTX could not be installed: tests that build engines are skipped"
 
 fuzz: $(STAMP)  ## attack every command with hostile inputs for BUDGET=1h; reproducers go to out/findings
 	$(BIN)/python -m tests.attack fuzz --budget $(BUDGET) $(ARGS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -18,6 +18,7 @@ from inlay.targets.base import (
     ProfilesAsBuilt,
     RunsAtOnce,
     Simulated,
+    StatesMemory,
     TimedElsewhere,
     WarmsUp,
 )
@@ -83,6 +84,13 @@ class Checked:
             if not (isinstance(kernel, KernelTime) and np.isfinite(kernel.ns) and kernel.ns >= 0):
                 raise BadReading(f"the runtime's profile holds {str(kernel)[:200]}, which is no time of a kernel")
         return kernels
+
+    def stated_memory(self, feeds: Iterable[Feed]) -> int | None:
+        """Bytes that a session takes at most where the model is for; None where nobody states it. Raises RunFailed."""
+        if not isinstance(self._executable, StatesMemory):
+            return None
+        self._announce()
+        return max(int(self._executable.memory(feed)) for feed in feeds)
 
     def close(self) -> None:
         """Free the executable."""

@@ -160,8 +160,8 @@ class Service:
     def on_memory(self, key: str, path: str, digest: str, feed: str) -> dict[str, Any]:
         """How much memory building a model and its first inferences take at most; it is not kept.
 
-        None where they take it elsewhere. What the process has taken before for other models does not count, but is
-        used again: only in a fresh process it is the whole.
+        None where they take it elsewhere and nobody states how much. What the process has taken before for other models
+        does not count, but is used again: only in a fresh process it is the whole.
         """
         assert self._target is not None
         feeds = [self._feed(path) for path, _ in load_workload(Path(feed))]
@@ -170,10 +170,10 @@ class Service:
         executable = Checked(
             self._target.compile(Artifact(Path(path), digest)), partial(self._announce, key), self._target.deterministic
         )
-        for _ in range(policy.MEMORY_RUNS):
-            for each in feeds:
-                executable.run(each)
-        found = growth.bytes() if executable.is_of_this_process else None
+        found = executable.stated_memory(feeds)
+        for each in feeds * policy.MEMORY_RUNS if executable.is_of_this_process else ():
+            executable.run(each)
+            found = growth.bytes()
         executable.close()
         return {"bytes": found}
 

@@ -25,9 +25,20 @@ from inlay.quant.parts import Parts
 from inlay.quant.saturation import Form
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
 from inlay.search.rewrite_choice import RewriteChoice
-from inlay.targets.base import KernelTime, OptionValue, TargetSpec
+from inlay.targets.base import KernelTime, OptionValue, TargetSpec, is_estimate
 from inlay.trial import Interval, shown_ratio
 from inlay.types import Port, PortRewrite
+
+
+def not_measured(facts: Mapping[str, str]) -> str:
+    """That a target with these facts gives no times, and what it counts instead; empty where it gives times.
+
+    Its fact ``measures`` says what its figures are.
+    """
+    measures = facts.get("measures", "")
+    if facts.get("unit"):
+        return f"SPEED WAS NOT MEASURED: figures are {facts['unit']}, {measures}"
+    return f"SPEED WAS NOT MEASURED: times are estimates {measures}" if is_estimate(facts) and measures else ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
 from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
 from inlay.run.evaluation.judging import Verdict
-from inlay.run.facts import PrecisionChoice
+from inlay.run.facts import PrecisionChoice, not_measured
 from inlay.run.robustness import Robustness
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome, shown_latency, shown_ratio, shown_sqnr, together
@@ -277,7 +277,7 @@ class TuneResult:
 
     @property
     def not_measured(self) -> str:
-        """That the figures are no times, where the target says so in the facts ``unit`` and ``measures``."""
+        """That speed was not measured, where the target says so in its facts ``measures`` and ``unit`` or ``kind``."""
         return not_measured(self.facts)
 
     def summary(self) -> str:
@@ -369,12 +369,6 @@ def exit_code(interrupted: bool, unproven: str, accepted: bool) -> int:
     if interrupted:
         return INTERRUPTED
     return UNPROVEN if unproven and not accepted else 0
-
-
-def not_measured(facts: Mapping[str, str]) -> str:
-    """That a target with these facts gives no times, and what it counts instead; empty where it gives times."""
-    unit = facts.get("unit")
-    return f"SPEED WAS NOT MEASURED: figures are {unit}, {facts.get('measures', '')}" if unit else ""
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

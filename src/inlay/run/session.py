@@ -32,7 +32,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.tolerance import samples_needed
 from inlay.run.evaluation.judging import EvaluationJudge
-from inlay.run.facts import SAMPLES, rounding_of
+from inlay.run.facts import SAMPLES, not_measured, rounding_of
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.progress import Phases
 from inlay.run.schedule import CROSSING, Schedule, deadline_of
@@ -97,9 +97,10 @@ class Session:
         self.worker_s = self.lab.clock() - starting
         try:
             self.worker.must_time()
-            journal = inputs.out / "run.sqlite"
+            if said := not_measured(self.worker.fingerprint.facts):
+                self.progress.stage(said)
             identity = inputs.identity(self.worker.fingerprint.identity)
-            self.journal = Journal(journal, identity, asked.restart, lambda: self.seconds)
+            self.journal = Journal(inputs.out / "run.sqlite", identity, asked.restart, lambda: self.seconds)
             self.plan = Schedule(
                 begun=begun,
                 deadline=deadline_of(inputs.config.budget_s, self.journal.spent_s, begun, self.lab.clock),
@@ -108,8 +109,7 @@ class Session:
                 size=inputs.file.size,
                 started_s=self.worker_s,
             )
-            self.resumed = self.journal.judged
-            self._deadline = self.plan.deadline
+            self.resumed, self._deadline = self.journal.judged, self.plan.deadline
         except BaseException:  # also where it is interrupted: nobody else could end the worker
             self.worker.close()
             raise

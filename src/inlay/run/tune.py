@@ -28,7 +28,7 @@ from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.earlier import kept_or
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import DONE, PROFILE, SENSITIVITY
+from inlay.run.facts import DONE, PROFILE, SENSITIVITY, not_measured
 from inlay.run.given import Given, evaluator_of
 from inlay.run.input_notes import fixable_notes, limit_notes
 from inlay.run.inputs import TuneRequest
@@ -40,7 +40,7 @@ from inlay.run.outcome.uses import in_other_uses
 from inlay.run.outputs import write_recipe
 from inlay.run.preparation import Calibrated, make_ready
 from inlay.run.progress import Progress
-from inlay.run.result import TuneResult, not_measured, write_json
+from inlay.run.result import TuneResult, write_json
 from inlay.run.schedule import QUICK_CONTENDERS
 from inlay.run.session import Session, open_session
 from inlay.run.steering import steered

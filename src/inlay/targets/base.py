@@ -84,25 +84,16 @@ _FLOATING = ("float", "bfloat", "double", "f16", "f32", "bf16")
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Time that one kernel takes in one inference.
+    """Time that one kernel takes in one inference."""
 
-    Attributes:
-        name: the runtime's name for the kernel's node.
-        op_type: the runtime's operator.
-        ns: typical nanoseconds per inference.
-        precision: element type it computes in (``float32``, ``uint8``, …), or ``""`` where unknown.
-        nodes: names of the model's nodes that it stands for, as far as known.
-        values: of a kernel that is not ``compute``: the model's value whose boundary it serves, as far as known.
-        kind: what it is there for.
-    """
-
-    name: str
-    op_type: str
-    ns: float
-    precision: str = ""
-    nodes: tuple[str, ...] = ()
+    name: str  # the runtime's name for the kernel's node
+    op_type: str  # the runtime's operator
+    ns: float  # typical nanoseconds per inference
+    precision: str = ""  # element type it computes in (`float32`, `uint8`, …); empty where unknown
+    nodes: tuple[str, ...] = ()  # names of the model's nodes that it stands for, as far as known
+    # of a kernel that is not `compute`: the model's value whose boundary it serves, as far as known
     values: tuple[str, ...] = ()
-    kind: KernelKind = "compute"
+    kind: KernelKind = "compute"  # what it is there for
 
     @property
     def family(self) -> Literal["int8", "float", "other"]:
@@ -158,6 +149,15 @@ class WarmsUp(Protocol):
     """An executable whose ``time`` may run the model before its first reading: it is spared calls that only warm up."""
 
     warms_up: bool
+
+
+@runtime_checkable
+class StatesMemory(Protocol):
+    """An executable for a device that is not here, where a session takes the target's fact ``memory``."""
+
+    def memory(self, feed: Feed) -> int:
+        """Bytes. Raises RunFailed."""
+        ...
 
 
 @runtime_checkable

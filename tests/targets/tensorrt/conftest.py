@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import run
 
-__all__ = ["calls", "fake", "run"]
+__all__ = ["calls", "fake", "needs_compiler", "run"]
 
 
 @pytest.fixture
@@ -29,3 +30,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     file = tmp_path / "calls"
     monkeypatch.setenv("FAKE_TRTEXEC_CALLS", str(file))
     return lambda: [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx_bindings") is None or importlib.util.find_spec("tensorrt_rtx_libs") is None,
+    reason="TensorRT for RTX is not installed: make engines",
+)

@@ -27,6 +27,10 @@ class IProfiler:
     pass
 
 
+class IOutputAllocator:
+    pass
+
+
 class Network:
     def __init__(self) -> None:
         self.model: onnx.ModelProto | None = None
@@ -47,7 +51,9 @@ class OnnxParser:
         return len(self._errors)
 
     def get_error(self, index: int) -> Any:
-        return SimpleNamespace(desc=lambda: self._errors[index])
+        return SimpleNamespace(
+            desc=lambda: self._errors[index], node_operator=lambda: "NonMaxSuppression", node_name=lambda: "nms"
+        )
 
 
 class TimingCache:
@@ -90,6 +96,7 @@ class Builder:
         self._logger = logger
 
     def create_network(self, flags: int) -> Network:
+        assert flags == 1, "strongly typed"
         return Network()
 
     def create_builder_config(self) -> Config:
@@ -199,6 +206,8 @@ TENSORRT = SimpleNamespace(
     Builder=Builder,
     OnnxParser=OnnxParser,
     Runtime=Runtime,
+    IOutputAllocator=IOutputAllocator,
+    NetworkDefinitionCreationFlag=SimpleNamespace(STRONGLY_TYPED=0),
     ProfilingVerbosity=SimpleNamespace(DETAILED="detailed"),
     LayerInformationFormat=SimpleNamespace(JSON="json"),
     TensorIOMode=SimpleNamespace(INPUT="input", OUTPUT="output"),

@@ -22,7 +22,7 @@ FEED = random_feed(residual_model())
 
 
 def _forget() -> None:
-    for cached in (bindings.tensorrt, bindings.cuda, bindings.logger):
+    for cached in (bindings.load, bindings.cuda, bindings.logger):
         cached.cache_clear()
 
 
@@ -126,7 +126,7 @@ def test_libraries_that_are_missing_or_too_old_are_named(monkeypatch: pytest.Mon
     old = type(sys)("tensorrt")
     old.__version__ = "10.13.3"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorrt", old)
-    with pytest.raises(UsageError, match=r"needs TensorRT 11 or later, installed is 10\.13\.3"):
+    with pytest.raises(UsageError, match=r"needs version 11 or later of tensorrt, installed is 10\.13\.3"):
         TensorRtTarget().fingerprint()
     _forget()
 

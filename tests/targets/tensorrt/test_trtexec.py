@@ -105,7 +105,7 @@ def test_reports_as_the_tool_writes_them(tmp_path: Path) -> None:
     assert reports.version_in("[TensorRT v101303]") == "10.13.3"
     old = {"Name": "a", "Inputs": [{"Name": "x", "Format/Datatype": "Row major Int8"}]}
     first, second = reports.read_layers(json.dumps({"Layers": [old, "b"], "Bindings": []}))
-    assert (first.types, second.name) == (("int8",), "b")
+    assert ([t.type for t in first.inputs], second.name) == (["int8"], "b")
     with pytest.raises(RunFailed, match="another form"):
         reports.read_layers("{}")
 
@@ -114,7 +114,9 @@ def test_reformats_serve_the_tensor_that_they_convert() -> None:
     graph = onnx.load_from_string(residual_model().SerializeToString()).graph
     first = graph.node[0]
     name = f"Reformatting CopyNode for Input Tensor 0 to {first.name}"
-    layer = reports.Layer(name, "Reformat", (), (graph.input[0].name,), ("copied",), ("int8",))
+    layer = reports.Layer(
+        name, "Reformat", (), (reports.Tensor(graph.input[0].name, "int8"),), (), (reports.Tensor("copied"),)
+    )
     kernel, fused = kernels_of({name: 0.5, f"{first.name} + unknown": 1.0}, [layer], Names(graph))
     assert (kernel.kind, kernel.values, kernel.precision) == ("layout", (graph.input[0].name,), "int8")
     assert fused.nodes == (first.name,), "engines without details have names only"

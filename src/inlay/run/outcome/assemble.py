@@ -241,7 +241,8 @@ def measure_memory(session: Session, files: Mapping[str, Artifact], feed: Path) 
         feed: file of the inputs.
     """
     journal, costs = session.journal, session.costs
-    if session.worker.deterministic or "memory" in session.worker.lacks:
+    worker = session.worker
+    if "memory" in worker.lacks or (worker.deterministic and "memory" not in worker.fingerprint.facts):
         return
     once_s = costs.worker_s + costs.candidate_build_s + _INFERENCES * costs.sample_s
     for key, file in counting([*files.items()], "measure the memory of model"):

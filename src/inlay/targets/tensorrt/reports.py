@@ -48,16 +48,25 @@ def timing_cache(given: str) -> Path:
 
 
 @dataclass(frozen=True)
+class Tensor:
+    """What a layer reads or writes."""
+
+    name: str
+    type: str = ""  # of its elements, in lower case
+    shape: tuple[int, ...] = ()  # with what the layout adds, as far as it is told
+
+
+@dataclass(frozen=True)
 class Layer:
     """A layer of an engine."""
 
     name: str  # also in profiles
-    kind: str  # TensorRT's type of layer (`CaskConvolution`, `Reformat`, …)
+    kind: str  # TensorRT's type of layer (`CaskConvolution`, `Reformat`, `kgen`, …)
     nodes: tuple[str, ...] = ()  # names of the ONNX nodes that it was made of, as the parser noted them
-    # inputs, outputs: tensor names
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()  # of its inputs' elements, in lower case
+    inputs: tuple[Tensor, ...] = ()
+    constants: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    runs: int = 1  # in one inference: more in loops
 
 
 def read_times(path: Path, clock: Clock, count: int) -> np.ndarray:
@@ -127,23 +136,74 @@ def read_layers(text: str) -> list[Layer]:
 
 
 def _layer(row: Mapping[str, Any]) -> Layer:
-    inputs, outputs = row.get("Inputs", []), row.get("Outputs", [])
-    return Layer(
-        str(row["Name"]),
-        str(row.get("LayerType", "")),
-        tuple(re.findall(r"\[ONNX Layer: ([^\]]*)\]", str(row.get("Metadata", "")))),
-        tuple(str(t["Name"]) for t in inputs),
-        tuple(str(t["Name"]) for t in outputs),
-        tuple(_type(t) for t in inputs),
+    inputs, constants, outputs = (
+        tuple(Tensor(str(t["Name"]), _type(t), tuple(map(int, t.get("Dimensions", ())))) for t in row.get(key, []))
+        for key in ("Inputs", "Constants", "Outputs")
     )
+    nodes = tuple(_NODE.findall(str(row.get("Metadata", ""))))
+    return Layer(str(row["Name"]), str(row.get("LayerType", "")), nodes, inputs, constants, outputs)
 
 
-_TYPES = (("int8", "int8"), ("fp8", "float8"), ("bf16", "bfloat16"), ("half", "float16"), ("fp16", "float16"))
+_NODE = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
+_TYPES = (
+    ("int8", "int8"), ("fp8", "float8"), ("int4", "int4"), ("fp4", "float4"), ("bf16", "bfloat16"), ("half", "float16"),
+    ("fp16", "float16"), ("int32", "int32"), ("int64", "int64"), ("bool", "bool"),
+)  # fmt: skip
 
 
 def _type(tensor: Mapping[str, Any]) -> str:
     text = str(tensor.get("DataType", tensor.get("Datatype", tensor.get("Format/Datatype", "")))).lower()
     return next((name for word, name in _TYPES if word in text), "float32" if text else "")
+
+
+_LINE = re.compile(
+    r"^Name: (?P<name>.*?), LayerType: (?P<kind>\w*), Inputs: \[(?P<Inputs>.*?)\], Constants: \[(?P<Constants>.*?)\], "
+    r"Outputs: \[(?P<Outputs>.*?)\], TacticName: .*?, StreamId: \d+(?:, JumpTargetThen: (?P<jump>[^,]*))?.*?, "
+    r"Metadata: (?P<nodes>.*)$"
+)
+_TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: \[([\d,]*)\], .*?Datatype: (\w*), Format: ")
+
+
+def layers_in_log(text: str) -> list[Layer]:
+    """The layers that a builder's log lists when the engine is made, which no device need have loaded.
+
+    What only orders the others (``signal``, ``wait``, jumps and their counters) is left out. The form is that of
+    TensorRT for RTX 1.7.
+    """
+    rows = [match for match in map(_LINE.match, text.splitlines()) if match is not None]
+    layers = [_listed(row) for row in rows]
+    names = [layer.name for layer in layers]
+    runs = [1] * len(rows)
+    for end, row in enumerate(rows):
+        begin = names.index(row["jump"]) if row["jump"] in names else end
+        for i in range(begin, end):
+            runs[i] *= _trips(layers[begin : end + 1])
+    computing = (replace(layer, runs=n) for layer, n in zip(layers, runs, strict=True))
+    return [layer for layer in computing if layer.nodes or layer.kind not in _ORDERING]
+
+
+_ORDERING = {"signal", "wait", "cjmp", "memset", "add"}
+_SCALAR = re.compile(r"__d\^(\d+)i\d+_")  # how the compiler names whole numbers
+
+
+def _listed(row: re.Match[str]) -> Layer:
+    inputs, constants, outputs = (
+        tuple(
+            Tensor(name, _type({"Datatype": kind}), tuple(int(n) for n in sizes.split(",") if n))
+            for name, sizes, kind in _TENSOR.findall(row[key])
+        )
+        for key in ("Inputs", "Constants", "Outputs")
+    )
+    return Layer(row["name"], row["kind"], tuple(_NODE.findall(row["nodes"])), inputs, constants, outputs)
+
+
+def _trips(loop: Sequence[Layer]) -> int:
+    """How often a loop runs that ends with a jump while a counter is below a bound; 1 where that is not told."""
+    counter, bound = [t.name for t in loop[-1].inputs[:2]] if len(loop[-1].inputs) > 1 else ("", "")
+    steps = [t.name for layer in loop if counter in [t.name for t in layer.outputs] for t in layer.inputs]
+    step = next(filter(None, map(_SCALAR.match, steps)), None)
+    most = _SCALAR.match(bound)
+    return max(1, -(-int(most[1]) // int(step[1]))) if most and step and int(step[1]) else 1
 
 
 def read_outputs(path: Path, types: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
@@ -214,12 +274,13 @@ def kernels_of(profile: Mapping[str, float], layers: Sequence[Layer], names: Nam
 
 
 def _kernel(name: str, ns: float, layer: Layer, names: Names) -> KernelTime:
-    kind, precision = layer.kind or "layer", "int8" if "int8" in layer.types else next(iter(layer.types), "")
+    kind, types = layer.kind or "layer", [t.type for t in layer.inputs]
+    precision = "int8" if "int8" in types else next(iter(types), "")
     if layer.kind in _REFORMATS or name.startswith(_COPIES):
-        values = names.known((*layer.inputs, *layer.outputs))
+        values = names.known([t.name for t in (*layer.inputs, *layer.outputs)])
         return KernelTime(name, kind, ns, precision, values=values, kind="layout")
     joined = " + ".join(layer.nodes) if layer.nodes else name
     found = names.layer(joined, kind, ns, precision)
     if not found.attributed:
-        found = names.layer(" + ".join(layer.outputs), kind, ns, precision)
+        found = names.layer(" + ".join(t.name for t in layer.outputs), kind, ns, precision)
     return replace(found, name=name, op_type=kind)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from inlay.model.graph import Graph, Node
 from inlay.model.normalize import FloatRewrite
 from inlay.model.passes.half import widen_halves
 from inlay.space.rules import Needs, OpRule, Rules
@@ -23,6 +24,12 @@ _GUIDE = "TensorRT developer guide, working with quantized types"
 
 def _guide(reason: str) -> str:
     return f"{_GUIDE}: {reason}"
+
+
+def _two_computed(graph: Graph, node: Node) -> str | None:
+    """Neither input follows from constants: the compiler takes a quantized constant right before its DQ alone."""
+    fixed = any(graph.is_fixed(value) for value in node.inputs)
+    return "one of its inputs is a constant, with which no Conv is fused" if fixed else None
 
 
 _weighted = partial(
@@ -45,7 +52,7 @@ _POOLING = _guide("average pooling has an INT8 form")
 _ROWS = (
     *(_weighted(op, conditions=(constant_weight,)) for op in ("Conv", "ConvTranspose", "Gemm")),
     _weighted("MatMul", source=_guide("both inputs, also where neither is a weight")),
-    OpRule("Add", activations=(0, 1), source=_ADDING),
+    OpRule("Add", activations=(0, 1), conditions=(_two_computed,), source=_ADDING),
     *(OpRule(op, source=_POOLING) for op in ("AveragePool", "GlobalAveragePool")),
     OpRule("Concat", activations=None, source=_guide("all inputs or none: it copies bytes")),
     _moves("MaxPool", conditions=(moves_activation, one_output)),
