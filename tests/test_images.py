@@ -69,9 +69,9 @@ def test_mean_std_order_and_range(folder: Path, pixels: np.ndarray) -> None:
 
 
 def test_what_the_input_leaves_open(folder: Path, pixels: np.ndarray) -> None:
-    with pytest.raises(UsageError, match="--layout NCHW or NHWC"):
+    with pytest.raises(UsageError, match="--preprocess layout=NCHW or layout=NHWC"):
         read(folder, ANY)
-    with pytest.raises(UsageError, match="--image-size HEIGHTxWIDTH"):
+    with pytest.raises(UsageError, match="--preprocess size=HEIGHTxWIDTH"):
         read(folder, ANY, Images(layout="nchw"))
     found = read(folder, ANY, Images(layout="nchw", size="4x6"))
     assert np.allclose(found, pixels.transpose(0, 3, 1, 2) / 255.0, atol=1e-6)
@@ -101,23 +101,23 @@ def test_every_mode(mode: str, spec: InputSpec, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "wish", "word"),
     [
-        (CHW, Images(size="5x6"), "--image-size 5x6"),
-        (CHW, Images(size="0x6"), "--image-size 0x6"),
-        (CHW, Images(size="1x2x3"), "--image-size 1x2x3"),
-        (CHW, Images(size="999999x9"), "--image-size 999999x9"),
-        (CHW, Images(mean="1,2"), "--mean 1,2"),
-        (CHW, Images(mean="a"), "--mean a"),
-        (CHW, Images(mean="nan"), "--mean nan"),
-        (CHW, Images(std="0"), "--std"),
-        (CHW, Images(std=(1, 0, 1)), "--std"),
-        (CHW, Images(top=0), "--pixel-max"),
-        (CHW, Images(top=float("nan")), "--pixel-max"),
-        (BYTES, Images(top=256), "--pixel-max"),
-        (BYTES, Images(mean="1"), "--mean"),
-        (CHW, Images(layout="NCWH"), "--layout NCWH"),
-        (CHW, Images(layout="NHWC"), "--layout NHWC"),
-        (CHW, Images(order="gbr"), "--color-order gbr"),
-        (CHW, Images(fit="zoom"), "--fit zoom"),
+        (CHW, Images(size="5x6"), "--preprocess size=5x6"),
+        (CHW, Images(size="0x6"), "--preprocess size=0x6"),
+        (CHW, Images(size="1x2x3"), "--preprocess size=1x2x3"),
+        (CHW, Images(size="999999x9"), "--preprocess size=999999x9"),
+        (CHW, Images(mean="1,2"), "--preprocess mean=1,2"),
+        (CHW, Images(mean="a"), "--preprocess mean=a"),
+        (CHW, Images(mean="nan"), "--preprocess mean=nan"),
+        (CHW, Images(std="0"), "--preprocess std"),
+        (CHW, Images(std=(1, 0, 1)), "--preprocess std"),
+        (CHW, Images(top=0), "--preprocess top"),
+        (CHW, Images(top=float("nan")), "--preprocess top"),
+        (BYTES, Images(top=256), "--preprocess top"),
+        (BYTES, Images(mean="1"), "mean and std are for floats"),
+        (CHW, Images(layout="NCWH"), "--preprocess layout=NCWH"),
+        (CHW, Images(layout="NHWC"), "--preprocess layout=NHWC"),
+        (CHW, Images(order="gbr"), "--preprocess order=gbr"),
+        (CHW, Images(fit="zoom"), "--preprocess fit=zoom"),
     ],
 )
 def test_wrong_options(spec: InputSpec, wish: Images, word: str, folder: Path) -> None:

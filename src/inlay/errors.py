@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import ParamSpec, TypeVar
 
 UNPROVEN, INTERRUPTED = 3, 130
@@ -123,6 +124,12 @@ class NoDevice(InlayError):
 
 class JournalError(InlayError):
     """The output folder cannot be used for this run."""
+
+
+def near(name: object, known: Iterable[str]) -> str:
+    """What of ``known`` may have been meant, as the end of a message; empty where nothing is near."""
+    close = get_close_matches(str(name), list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 class InlayDeprecationWarning(FutureWarning):

@@ -127,7 +127,19 @@ def test_images(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     b.output(b.node("relu", "Relu", [b.input("x", (1, 3, 4, 6))]))
     model, out = save(b.model()), tmp_path / "q.onnx"
     quantize = ("quantize", model, "-o", out, "--target", "null", "--recipe", "full-int8")
-    assert run(*quantize, "--data", folder, "--mean", "0.5", "--fit", "crop").code == 0
-    failed(run(*quantize, "--data", folder, "--mean", "0.5,0.2"), 2, "--mean")
-    failed(run(*quantize, "--mean", "0.5"), 2, "--data FOLDER")
-    failed(run(*quantize, "--data", folder, "--pixel-max", "much"), 2, "pixel-max")
+    told = tmp_path / "preprocess.yaml"
+    told.write_text("mean: [0.5, 0.4, 0.3]\nfit: crop\ntop: 255\n")
+    assert run(*quantize, "--data", folder, "--preprocess", told).code == 0
+    whole = out.read_bytes()
+    code, _, said = run(*quantize, "--data", folder, "--mean", "0.5,0.4,0.3", "--fit", "crop", "--pixel-max", "255")
+    assert code == 0
+    assert "--fit goes in 1.2: use --preprocess 'fit=crop'" in said
+    assert out.read_bytes() == whole, "what each option said, the file says"
+    for wrong, word in (
+        ("mean=0.5,0.2", "mean=0.5,0.2: give one number, or 3"),
+        ("maen=0.5", "there is no maen; did you mean mean?"),
+        ("top=much", "top takes a number, not much"),
+        (str(tmp_path / "absent.yaml"), "no such file"),
+    ):
+        failed(run(*quantize, "--data", folder, "--preprocess", wrong), 2 if "absent" not in wrong else 1, word)
+    failed(run(*quantize, "--preprocess", "mean=0.5"), 2, "--data FOLDER")

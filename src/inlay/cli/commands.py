@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from inlay import api
 from inlay.cli import inspected, quantized, render
+from inlay.cli.grouped import Grouped
 from inlay.cli.options import CONFIG, EFFORT, options_of
 from inlay.cli.progress import JsonLines, begin_clock, progress_of, seconds_before
 from inlay.cli.start import code_of_stop, end_in_order
@@ -71,7 +72,7 @@ def _loaded(name: str, item: Callable[..., None] | typer.Typer) -> Any:
     if isinstance(item, typer.Typer):
         return typer.main.get_command(item)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name)(item)
+    alone.command(name, cls=Grouped)(item)
     return typer.main.get_command(alone)
 
 
@@ -92,7 +93,7 @@ _LONGEST = 1000  # characters of an error: libraries repeat whole graphs in thei
 _UNEXPECTED = "this is a bug in inlay: please report it"
 
 
-@app.command()
+@app.command(cls=Grouped)
 @options_of(api.tune, (CONFIG, EFFORT))
 def tune(
     *,
@@ -109,6 +110,10 @@ def tune(
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
     The same command on the same OUT continues where it was stopped.
+
+    Example:
+        inlay tune model.onnx --data samples.npz --budget 5m -o out
+        inlay tune model.onnx --data images --preprocess 'fit=crop' -o out
     """
     progress = progress_of(quiet)
     before_s = seconds_before()
@@ -131,16 +136,20 @@ def tune(
     raise typer.Exit(result.exit_code)
 
 
-@app.command()
+@app.command(cls=Grouped)
 @options_of(api.bench)
 def bench(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
-    """Compare the latency of models: interleaved, paired, with 95 % intervals."""
+    """Compare the latency of models: interleaved, paired, with 95 % intervals.
+
+    Example:
+        inlay bench model.onnx out/model.onnx
+    """
     with closing(progress_of(as_json)) as progress:
         rows = api.bench(**options, progress=progress)
     answer(as_json, {"models": rows}, lambda: render.benched(rows))
 
 
-@app.command()
+@app.command(cls=Grouped)
 @options_of(api.quantize)
 def quantize(
     *,
@@ -150,14 +159,18 @@ def quantize(
     as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
-    """Quantize in seconds, without a search: by the processor's cost table within a bound, or by a recipe."""
+    """Quantize in seconds, without a search: by the processor's cost table within a bound, or by a recipe.
+
+    Example:
+        inlay quantize model.onnx --data samples.npz -o int8.onnx
+    """
     with closing(progress_of(as_json)) as progress:
         done = api.quantize(**options, progress=progress, before_s=seconds_before())
     listed = [render.decisions(done.decisions)] if explain else []
     answer(as_json, quantized.quantized_json(done), lambda: [*listed, *quantized.quantized(done)])
 
 
-@app.command("calibrate-machine")
+@app.command("calibrate-machine", cls=Grouped)
 @options_of(api.calibrate_machine)
 def calibrate_machine(
     *,
@@ -165,34 +178,46 @@ def calibrate_machine(
     as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
-    """Measure once, on a quiet machine, what this processor's kernels cost, for `quantize` and `tune`."""
+    """Measure once, on a quiet machine, what this processor's kernels cost, for `quantize` and `tune`.
+
+    Example:
+        inlay calibrate-machine --budget 2m
+    """
     with closing(progress_of(quiet)) as progress:
         done = api.calibrate_machine(**options, progress=progress)
     answer(as_json, done, lambda: render.calibrated(done, quiet))
 
 
-@app.command()
+@app.command(cls=Grouped)
 @options_of(api.select)
 def select(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
-    """Write another model that a run has measured, without searching again."""
+    """Write another model that a run has measured, without searching again.
+
+    Example:
+        inlay select out --min-sqnr 30 --to accurate.onnx
+    """
     done = api.select(**options)
     answer(as_json, done, lambda: render.selected(done))
 
 
-@app.command()
+@app.command(cls=Grouped)
 @options_of(api.inspect)
 def inspect(
     *,
     as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
-    """Show inputs, outputs and operators of a model, what can be quantized, and how to write samples for --data."""
+    """Show inputs, outputs and operators of a model, what can be quantized, and how to write samples for --data.
+
+    Example:
+        inlay inspect model.onnx
+    """
     with closing(progress_of(as_json)) as progress:
         found = api.inspect(**options, progress=progress)
     answer(as_json, found, lambda: inspected.inspection(found))
 
 
-@app.command()
+@app.command(cls=Grouped)
 @options_of()
 def targets(
     *,
@@ -202,7 +227,11 @@ def targets(
     device: Annotated[str | None, declared.DEVICE] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List the installed targets, or those of a device, and what their measurements depend on."""
+    """List the installed targets, or those of a device, and what their measurements depend on.
+
+    Example:
+        inlay targets
+    """
     if install is not None:
         folder = listing.install(install)
         answer(as_json, {"path": folder}, lambda: [f"Installed in {folder}."])

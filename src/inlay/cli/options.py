@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from inlay.errors import UsageError
+from inlay.errors import UsageError, near
 from inlay.files import refuse_overwriting
-from inlay.prepare.declare import Option, declared, near, option_in
+from inlay.prepare.declare import Option, declared, option_in
 from inlay.prepare.options import EFFORTS
 from inlay.run.inputs import OUTPUTS
 from inlay.yaml_file import read_yaml
@@ -115,7 +115,15 @@ def options_of(
             given = {n: v for n, v in given.items() if n in known and v is not None}
             values = {n: not v if (o := known[n]) and o.negated else v for n, v in given.items()}
             for name, option in groups.items():
-                parts = {f: values.pop(_part(name, f)) for f, _ in option.fields if _part(name, f) in values}
+                parts = _parts_in(str(values.pop(name)), option) if name in values else {}
+                for field, former in option.fields:
+                    if (part := values.pop(_part(name, field), None)) is not None:
+                        parts[field] = part
+                        typer.echo(
+                            f"inlay: {former.flags[0]} goes in {option.fields_go}: "
+                            f"use {option.flags[0]} '{field}={part}'",
+                            err=True,
+                        )
                 if parts and option.type is not None:
                     values[name] = option.type(**parts)
             if config is not None:
@@ -143,15 +151,41 @@ def _declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _spread(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[str, inspect.Parameter]]:
-    """Parameters by name, where one that is made of several options gives way to these."""
+    """Parameters by name; behind one of several parts follow the options that these once were."""
     for name, parameter in parameters.items():
         option = option_in(parameter.annotation)
         if option is None or not option.fields:
             yield name, parameter
             continue
+        annotation: Any = Annotated[str, replace(option, type=str, fields=())]
+        yield name, parameter.replace(default=None, annotation=annotation)
         for field, part in option.fields:
-            annotation: Any = Annotated[str, replace(part, show_default=False)]
+            annotation = Annotated[str, replace(part, show_default=False)]
             yield _part(name, field), parameter.replace(name=_part(name, field), default=None, annotation=annotation)
+
+
+def _parts_in(text: str, option: Option) -> dict[str, Any]:
+    """The parts of a value, out of a file or of ``name=value; name=value``. Raises UsageError, NoSuchFile."""
+    flag, kinds = option.flags[0], {field: part.type for field, part in option.fields}
+    if "=" in text and not Path(text).is_file():
+        pairs = [each.partition("=") for each in text.split(";") if each.strip()]
+        found: Any = {key.strip(): value.strip() for key, _, value in pairs}
+    else:
+        found = read_yaml(Path(text), prefix=f"{flag} ") or {}
+    if not isinstance(found, dict):
+        raise UsageError(f"{flag} {text}: expected names with values, as in 'size: 224'")
+    parts = {}
+    for key, value in found.items():
+        if key not in kinds:
+            raise UsageError(f"{flag} {text}: there is no {key}{near(key, kinds) or '; there are ' + ', '.join(kinds)}")
+        several = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
+        if not several and (isinstance(value, bool) or not isinstance(value, str | int | float)):
+            raise UsageError(f"{flag} {text}: {key} takes a number, a word, or a list of numbers")
+        try:
+            parts[str(key)] = float(value) if kinds[key] is float else value if several else str(value)
+        except (TypeError, ValueError):
+            raise UsageError(f"{flag} {text}: {key} takes a number, not {value}") from None
+    return parts
 
 
 def _part(name: str, field: str) -> str:
@@ -195,9 +229,17 @@ def _option(option: Option, name: str) -> Any:
     flags = option.flags or (f"--{name.replace('_', '-')}",)
     return typer.Option(
         *flags,
-        metavar=option.metavar,
+        metavar=option.metavar or _placeholder(option, flags),
         help=option.help,
         min=option.least,
         max=option.most,
         show_default=option.show_default,
+        hidden=not option.help,
     )
+
+
+def _placeholder(option: Option, flags: tuple[str, ...]) -> str | None:
+    """What stands for the value in the help: N for a whole number, X for another, else the name of the option."""
+    if option.type is bool:
+        return None
+    return {int: "N", float: "X"}.get(option.type or str, flags[0].lstrip("-").upper().replace("-", "_"))

@@ -26,6 +26,7 @@ from inlay.trial import Failed, Infeasible, Measured, Trial, shown_ratio, shown_
 _BEGUN: ContextVar[float] = ContextVar("begun")
 """When this process began, on the monotonic clock; unset in a program that calls commands itself."""
 _LATEST = 8  # trials that the live table shows
+_SUMMED_UP_S = 20.0  # between two lines of a log that say what has been gained, and when the search ends
 
 
 class Lines:
@@ -39,6 +40,7 @@ class Lines:
         self._stream, self._clock = stream, clock
         self._start = clock() - before_s
         self._now_and_then = NowAndThen(clock)
+        self._summed_up = clock()
 
     def stage(self, text: str) -> None:
         """Print it."""
@@ -50,9 +52,12 @@ class Lines:
             self._print(text)
 
     def trial(self, step: SearchStep) -> None:
-        """Print the trial; ``*`` marks a new incumbent."""
+        """Print the trial; ``*`` marks a new incumbent. Now and then, print where the search is."""
         mark = "*" if step.trial.accepted else " "
         self._print(f"{mark} {step.trial.proposal.origin}: {describe(step.trial)}")
+        if self._clock() - self._summed_up >= _SUMMED_UP_S:
+            self._summed_up = self._clock()
+            self._print(so_far(step))
 
     def close(self) -> None:
         """Flush the stream."""
@@ -88,11 +93,7 @@ class LiveTable:
 
     def trial(self, step: SearchStep) -> None:
         """Add a row and redraw."""
-        left = "no limit" if math.isinf(step.left_s) else f"{step.left_s:.0f} s left"
-        self._caption = (
-            f"best so far {describe(step.incumbent)} ({step.incumbent.proposal.origin}) · "
-            f"{step.judged} judged, {step.timed} timed, {step.failed} failed · {left}"
-        )
+        self._caption = so_far(step)
         mark = "★ " if step.trial.accepted else "  "
         self._rows = [*self._rows, (mark + step.trial.proposal.origin, describe(step.trial))][-_LATEST:]
         self._draw()
@@ -114,6 +115,18 @@ class LiveTable:
         for row in self._rows:
             table.add_row(*row)
         self._live.update(table)
+
+
+def so_far(step: SearchStep) -> str:
+    """What a search has gained, how much it has tried, and when it ends at the latest, by the clock on the wall."""
+    left = "no limit"
+    if math.isfinite(step.left_s):
+        end = time.strftime("%H:%M:%S", time.localtime(time.time() + step.left_s))
+        left = f"at most {step.left_s:.0f} s left, until {end}"
+    return (
+        f"best so far {describe(step.incumbent)} ({step.incumbent.proposal.origin}) · "
+        f"{step.judged} judged, {step.timed} timed, {step.failed} failed · {left}"
+    )
 
 
 def describe(trial: Trial) -> str:

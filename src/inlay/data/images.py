@@ -113,30 +113,30 @@ def _form(spec: InputSpec, wish: Images, where: str) -> _Form:
     if spec.dims is None or len(spec.dims) not in (3, 4) or spec.dtype.kind not in "fui":
         raise DataError(f"{where} holds images, but input {spec} is not one: give .npz files")
     dims = spec.dims[-3:]
-    said = _choice(wish.layout, _LAYOUTS, "--layout")
+    said = _choice(wish.layout, _LAYOUTS, "layout")
     first = said or _layout(dims, spec)
     channels, height, width = dims if first == "NCHW" else (dims[2], dims[0], dims[1])
     if said is None and not _looks_like_images(len(spec.dims), channels, height, width):
         raise UsageError(
             f"{where} holds images, but input {spec} looks like features, not like an image: give .npz files, or "
-            f"--layout {first} if it is one"
+            f"--preprocess layout={first} if it is one"
         )
     count = channels if isinstance(channels, int) else 3
     if count not in _MODES:
-        raise UsageError(f"--layout {first}: input {spec} would have {count} channels; images have 1, 3 or 4")
-    order = _choice(wish.order, _ORDERS, "--color-order")
+        raise UsageError(f"--preprocess layout={first}: input {spec} has {count} channels; images have 1, 3 or 4")
+    order = _choice(wish.order, _ORDERS, "order")
     size = _size(wish.size, (height, width), spec)
     integers = spec.dtype.kind in "ui"
     top = wish.top if wish.top is not None else 255.0 if integers else 1.0
     limit = np.iinfo(spec.dtype).max if integers else math.inf
     if not 0 < top <= limit:
-        raise UsageError(f"--pixel-max {top:g}: give a number above 0 that a {spec.dtype.name} can hold")
-    mean, std = _numbers(wish.mean, count, "--mean", 0.0), _numbers(wish.std, count, "--std", 1.0)
+        raise UsageError(f"--preprocess top={top:g}: give a number above 0 that a {spec.dtype.name} can hold")
+    mean, std = _numbers(wish.mean, count, "mean", 0.0), _numbers(wish.std, count, "std", 1.0)
     if (std == 0).any():
-        raise UsageError("--std: it divides, and must not be 0")
+        raise UsageError("--preprocess std: it divides, and must not be 0")
     if integers and ((mean != 0).any() or (std != 1).any()):
-        raise UsageError(f"--mean and --std are for inputs of floats; input {spec} takes the pixels as they are")
-    fit = _choice(wish.fit, _FITS, "--fit") or _FITS[0]
+        raise UsageError(f"--preprocess: mean and std are for floats; input {spec} takes the pixels as they are")
+    fit = _choice(wish.fit, _FITS, "fit") or _FITS[0]
     return _Form(
         size=size,
         channels=count,
@@ -155,7 +155,7 @@ def _layout(dims: Sequence[int | str], spec: InputSpec) -> str:
         first, last = dims[0] in counts, dims[2] in counts
         if first != last:
             return _LAYOUTS[0] if first else _LAYOUTS[1]
-    raise UsageError(f"input {spec} does not say where its channels are: give --layout NCHW or NHWC")
+    raise UsageError(f"input {spec} does not say where its channels are: give --preprocess layout=NCHW or layout=NHWC")
 
 
 def _looks_like_images(rank: int, channels: int | str, height: int | str, width: int | str) -> bool:
@@ -168,14 +168,14 @@ def _size(wish: str | None, dims: tuple[int | str, int | str], spec: InputSpec) 
     if wish is None:
         height, width = dims
         if isinstance(height, str) or isinstance(width, str):
-            raise UsageError(f"input {spec} takes images of any size: give --image-size HEIGHTxWIDTH")
+            raise UsageError(f"input {spec} takes images of any size: give --preprocess size=HEIGHTxWIDTH")
         return height, width
     parts = str(wish).lower().split("x")
     if len(parts) > 2 or not all(p.isdecimal() and len(p) < 6 and int(p) for p in parts):
-        raise UsageError(f"--image-size {wish}: give pixels, such as 224 or 480x640 (height x width)")
+        raise UsageError(f"--preprocess size={wish}: give pixels, such as 224 or 480x640 (height x width)")
     size = int(parts[0]), int(parts[-1])
     if any(isinstance(d, int) and d != n for d, n in zip(dims, size, strict=True)):
-        raise UsageError(f"--image-size {wish}: input {spec} has a different size")
+        raise UsageError(f"--preprocess size={wish}: input {spec} has a different size")
     return size
 
 
@@ -186,14 +186,16 @@ def _numbers(wish: str | Sequence[float] | None, count: int, option: str, defaul
     except (TypeError, ValueError):
         found = np.full(1, np.nan, np.float32)
     if found.ndim != 1 or len(found) not in (1, count) or not np.isfinite(found).all():
-        raise UsageError(f"{option} {wish}: give one number, or {count} separated by commas, such as 0.485,0.456,0.406")
+        raise UsageError(
+            f"--preprocess {option}={wish}: give one number, or {count} separated by commas, such as 0.485,0.456,0.406"
+        )
     return found
 
 
 def _choice(wish: str | None, known: Sequence[str], option: str) -> str | None:
     found = next((k for k in known if wish is not None and k.lower() == str(wish).lower()), None)
     if wish is not None and found is None:
-        raise UsageError(f"{option} {wish}: give {', '.join(known)}")
+        raise UsageError(f"--preprocess {option}={wish}: give {', '.join(known)}")
     return found
 
 

@@ -60,9 +60,7 @@ def read_samples(
         rows = _rows(read_images(files, free, images or Images(), f"--data {folder}"), specs, f"--data {folder}")
         return checked(rows, "images", str(folder), specs)
     if images is not None:
-        raise UsageError(
-            "--image-size, --mean, --std and the other image options apply only to --data FOLDER with images"
-        )
+        raise UsageError("--preprocess applies only to --data FOLDER with images")
     if not isinstance(source, (str, Path)):
         return checked(_feeds(source, specs, "given feeds"), "feeds", "given feeds", specs)
     text = str(source)

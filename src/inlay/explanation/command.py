@@ -54,7 +54,11 @@ def explain(
     ] = False,
     **options: Any,
 ) -> None:
-    """Say why operators of a float or Q/DQ model do not run in INT8, and what misplaced Q/DQ nodes cost."""
+    """Say why operators of a float or Q/DQ model do not run in INT8, and what misplaced Q/DQ nodes cost.
+
+    Example:
+        inlay explain quantized.onnx --repair repaired.onnx
+    """
     with closing(progress_of(as_json)) as progress:
         found = api.explain(**options, progress=progress)
     answer(as_json, found, lambda: lines(found, every))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from inlay.cli.grouped import Grouped
 from inlay.cli.options import options_of
 from inlay.cli.terminal import JSON, answer, say
 from inlay.patterns import api, cache
@@ -25,7 +26,11 @@ def regions(
     ] = False,
     **options: Any,
 ) -> None:
-    """Show the regions of a model, their patterns and insertion points, and why a port is not offered."""
+    """Show the regions of a model, their patterns and insertion points, and why a port is not offered.
+
+    Example:
+        inlay regions model.onnx
+    """
     space = api.regions(**options)
     if as_json:
         answer(True, regions_json(space), list)
@@ -38,19 +43,23 @@ cache_app = typer.Typer(
 )
 
 
-@cache_app.command("show")
+@cache_app.command("show", cls=Grouped)
 @options_of()
 def cache_show(
     *,
     file: Annotated[Path, Option("A pattern cache.", metavar="FILE", type=Path, positional=True)],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Print the schemes of a pattern cache."""
+    """Print the schemes of a pattern cache.
+
+    Example:
+        inlay cache show out/pattern_cache.yaml
+    """
     found = cache.PatternCache.load(file)
     answer(as_json, found.to_data(), lambda: cache.show(found))
 
 
-@cache_app.command("merge")
+@cache_app.command("merge", cls=Grouped)
 @options_of()
 def cache_merge(
     *,
@@ -60,7 +69,11 @@ def cache_merge(
     out: Annotated[Path, Option("The merged cache.", flags=("--out", "-o"), metavar="FILE", type=Path)],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Merge pattern caches into one."""
+    """Merge pattern caches into one.
+
+    Example:
+        inlay cache merge a.yaml b.yaml -o both.yaml
+    """
     count = len(cache.merge_files(files, out))
     answer(as_json, {"path": out, "patterns": count}, lambda: [f"Wrote {out}: {counted(count, 'pattern')}."])
 

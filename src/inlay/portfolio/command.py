@@ -33,6 +33,9 @@ def fleet(
     """Tune many models for many targets under one budget, spending time where it gains most.
 
     The same command on the same OUT continues where it was stopped; a run that fails stops no other.
+
+    Example:
+        inlay fleet fleet.yaml --budget 4h -o out
     """
     with closing(progress_of(quiet)) as progress:
         result = run_fleet(**options, progress=progress, before_s=seconds_before())

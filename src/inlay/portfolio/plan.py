@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from inlay.errors import UsageError
+from inlay.errors import UsageError, near
 from inlay.files import as_file_name
-from inlay.prepare.declare import Option, declared, near, option_in
+from inlay.prepare.declare import Option, declared, option_in
 from inlay.prepare.options import EFFORTS, MODEL
 from inlay.run.call import seconds_of
 from inlay.run.options import TuneOptions

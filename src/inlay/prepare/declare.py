@@ -46,8 +46,9 @@ class Option:
     repeated: bool = False  # it may be given several times
     negated: bool = False  # the flag stands for False
     show_default: bool = True  # whether `--help` prints the default
-    # options on the command line that `type` is made of, by the names of its parameters
+    # parts of a value that is told on the command line as a file, or as `name=value; name=value`
     fields: tuple[tuple[str, Option], ...] = ()
+    fields_go: str = ""  # the version that lacks the options that these parts once were; they are not in the help
     before: str = ""  # name of the parameter that it precedes in `--help`, for options that only the command line has
 
     @property
@@ -142,13 +143,10 @@ def command_line(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
         option, value = option_in(parameter.annotation), given[name]
         if option is None or option.type is None or value is None or _same(value, parameter.default):
             continue
-        for field, part in option.fields:
-            if (said := getattr(value, field)) is not None:
-                said = said if isinstance(said, (str, int, float)) else ",".join(map(str, said))
-                words += [part.flags[0], *_words(said, part)]
-        if option.fields:
-            continue
         flag = option.flags[0] if option.flags else f"--{name.replace('_', '-')}"
+        if option.fields:
+            words += [flag, shlex.quote(written(value, option))]
+            continue
         if option.positional:
             places += _words(value, option)
         elif option.type is bool:
@@ -156,6 +154,16 @@ def command_line(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
         else:
             words += [part for word in _words(value, option) for part in (flag, word)]
     return " ".join([*words[:2], *places, *words[2:]])
+
+
+def written(value: Any, option: Option) -> str:
+    """A value of several parts as one text: ``size=224; mean=0.5,0.4,0.3``."""
+    told = ((field, getattr(value, field)) for field, _ in option.fields)
+    return "; ".join(
+        f"{field}={said if isinstance(said, (str, int, float)) else ','.join(map(str, said))}"
+        for field, said in told
+        if said is not None
+    )
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -190,12 +198,6 @@ def _checking(function: T) -> T:
             return function(*given, **named)
 
     return call  # type: ignore[return-value]
-
-
-def near(name: object, known: Iterable[str]) -> str:
-    """What of ``known`` may have been meant, as the end of a message; empty where nothing is near."""
-    close = get_close_matches(str(name), list(known), 1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _refuse_unknown(called: str, name: str, known: Sequence[str]) -> None:

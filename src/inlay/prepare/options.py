@@ -70,26 +70,23 @@ DATA = Option(
     show_default=False,
 )
 IMAGES = Option(
-    "How images become arrays.",
+    "How your program makes inputs of images: a YAML file with size, mean, std, top, layout, order and fit, or these "
+    "themselves, such as 'size=224; mean=0.5; std=0.5; fit=crop'.",
     "An :class:`~inlay.data.images.Images`; by default as the model's input says.",
+    flags=("--preprocess",),
+    metavar="FILE",
     type=Images,
+    show_default=False,
     fields=(
-        ("size", Option("Size of images, where the model accepts any.", flags=("--image-size",), metavar="HxW")),
-        (
-            "mean",
-            Option(
-                "Subtracted from pixels between 0 and --pixel-max: one number, or one per channel.", flags=("--mean",)
-            ),
-        ),
-        ("std", Option("Divides the pixels after that: one number, or one per channel.", flags=("--std",))),
-        (
-            "top",
-            Option("Value of the brightest pixel: 1 by default, 255 for integers.", flags=("--pixel-max",), type=float),
-        ),
-        ("layout", Option("NCHW or NHWC, where the input leaves it open.", flags=("--layout",))),
-        ("order", Option("Order of the colours: rgb or bgr.", flags=("--color-order",))),
-        ("fit", Option("How images of other shapes fill the size: stretch, crop or pad.", flags=("--fit",))),
+        ("size", Option("", flags=("--image-size",))),
+        ("mean", Option("", flags=("--mean",))),
+        ("std", Option("", flags=("--std",))),
+        ("top", Option("", flags=("--pixel-max",), type=float)),
+        ("layout", Option("", flags=("--layout",))),
+        ("order", Option("", flags=("--color-order",))),
+        ("fit", Option("", flags=("--fit",))),
     ),
+    fields_go="1.2",
 )
 LABELS = Option("One label per sample: .npy, .npz or text.", "Or an array.", metavar="FILE", type=Path)
 MASK = Option(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.errors import DataError, InlayError, UsageError
+from inlay.errors import DataError, InlayError, UsageError, near
 from inlay.model.user_code import TRAVELS, user_function
 from inlay.quant.bound import Bound
 
@@ -289,7 +289,8 @@ def find_metric(name: str | Metric | None, labels: np.ndarray | None) -> Metric 
         return AGREEMENTS[name]
     if ":" in name:
         return user_function(name, "--metric", partial(_one_number, f"--metric {name}"))
-    raise UsageError(f"--metric {name}: give top1, {', '.join(AGREEMENTS)}, sqnr, or module:function")
+    known = ("top1", *AGREEMENTS, "sqnr")
+    raise UsageError(f"--metric {name}: give {', '.join(known)}, or module:function{near(name, known)}")
 
 
 def value_of(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from inlay.cli.grouped import Grouped
 from inlay.cli.options import options_of
 from inlay.cli.terminal import JSON, Table, answer
 from inlay.recording import api
@@ -24,12 +25,15 @@ _NOTHING = (
 )
 
 
-@record_app.command("record", context_settings={"allow_interspersed_args": False})
+@record_app.command("record", cls=Grouped, context_settings={"allow_interspersed_args": False})
 @options_of(api.record_program)
 def record(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Run a program of yours, and keep what each of its models was fed as samples for --data.
 
     The exit code is the program's. With --json, what the program prints goes to standard error.
+
+    Example:
+        inlay record -- python transcribe.py
     """
     found = api.record_program(**options, quiet=as_json)
     if as_json or found.models:

@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from inlay.errors import UsageError
+from inlay.errors import UsageError, near
 from inlay.files import as_file_name, write_text
-from inlay.prepare.declare import near
 from inlay.yaml_file import read_yaml
 
 PIPELINE = "pipeline.yaml"

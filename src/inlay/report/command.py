@@ -12,19 +12,31 @@ from inlay.report import api
 
 @options_of(api.write_report)
 def report(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
-    """Write OUT/report.html again: the run on one page, for a browser."""
+    """Write OUT/report.html again: the run on one page, for a browser.
+
+    Example:
+        inlay report out
+    """
     _written(as_json, api.write_report(**options))
 
 
 @options_of(api.export)
 def export(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
-    """Write what a run found for other tools: lists for quantizers, metadata for viewers, trials for tables."""
+    """Write what a run found for other tools: lists for quantizers, metadata for viewers, trials for tables.
+
+    Example:
+        inlay export out --as ort-exclude
+    """
     _written(as_json, api.export(**options))
 
 
 @options_of(api.card)
 def card(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
-    """Write the card of the delivered model, for a model hub or a release: OUT/README.md."""
+    """Write the card of the delivered model, for a model hub or a release: OUT/README.md.
+
+    Example:
+        inlay card out
+    """
     _written(as_json, api.card(**options))
 
 

@@ -35,7 +35,7 @@ from inlay.data import (
     workload_of,
 )
 from inlay.deadline import NEVER
-from inlay.errors import DataError, UsageError
+from inlay.errors import DataError, UsageError, near
 from inlay.model.guard import limited
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile, ModelSource, load
@@ -90,9 +90,7 @@ class Given:
     def of(cls, file: ModelFile, data: DataSource, bind: Sizes, images: Images | None = None) -> Given:
         """A model that is loaded already."""
         if data is None and images is not None:
-            raise UsageError(
-                "--image-size, --mean, --std and the other image options apply only to --data FOLDER with images"
-            )
+            raise UsageError("--preprocess applies only to --data FOLDER with images")
         sizes = parse_bind(bind)
         specs = bound(input_specs(file.model), sizes)
         return cls(file, None if data is None else read_samples(data, specs, images, user_function), specs, sizes)
@@ -150,7 +148,8 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         _check_task(options, samples)
         evaluator = evaluator_of(options.evaluate)
     if options.strategy not in STRATEGIES:
-        raise UsageError(f"--strategy {options.strategy}: give {', '.join(STRATEGIES)}")
+        meant = near(options.strategy, STRATEGIES)
+        raise UsageError(f"--strategy {options.strategy}: give {', '.join(STRATEGIES)}{meant}")
     config = TuneConfig(
         target=aimed_at(target, options.objective, options.streams, bool(options.device or options.ray)),
         bound=bound_of(options, evaluator),
@@ -225,7 +224,7 @@ def _samples(given: Given, options: TuneOptions) -> Samples | None:
 def _check_task(options: TuneOptions, samples: Samples | None) -> None:
     """Raise UsageError where ``--task`` is none, or says nothing here."""
     if options.task not in CHOICES:
-        raise UsageError(f"--task {options.task}: give {', '.join(CHOICES)}")
+        raise UsageError(f"--task {options.task}: give {', '.join(CHOICES)}{near(options.task, CHOICES)}")
     if options.task in MOST_LOST and options.metric is not None:
         raise UsageError("--task names a bound, and so does --metric: give one of them")
     if options.task in MOST_LOST and samples is None:

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from inlay.errors import InlayError, TargetError, UsageError
+from inlay.errors import InlayError, TargetError, UsageError, near
 from inlay.installed import TARGETS, joined
 from inlay.targets.base import (
     HasHeading,
@@ -131,7 +131,8 @@ def describe(
         TargetError: its runtime cannot be loaded.
     """
     if name not in available():
-        raise UsageError(f"--target {name}: there is no such target; installed are {', '.join(available())}")
+        names, meant = ", ".join(available()), near(name, available())
+        raise UsageError(f"--target {name}: there is no such target; installed are {names}{meant}")
     known = options_of(name)
     options: dict[str, OptionValue] = {}
     for entry in given.items() if isinstance(given, Mapping) else map(_parted, given):

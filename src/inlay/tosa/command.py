@@ -146,6 +146,10 @@ def lower_model(
     bind: Annotated[Sequence[str], BIND] = (),
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
+    """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions.
+
+    Example:
+        inlay lower quantized.onnx -o model.tosa
+    """
     done = lower_file(model, out, profile, parse_bind(bind), data)
     answer(as_json, done, done.lines)
