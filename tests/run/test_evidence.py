@@ -156,6 +156,30 @@ def test_a_search_goes_on_for_what_the_statement_lacks_and_takes_what_shows_it()
     assert slow.or_better(fast).best is slow.best, "faster, and not shown"
 
 
+def test_where_an_evaluation_shows_nothing_the_usual_accuracy_goes_before_speed() -> None:
+    """A detector that had lost detections on other pictures was delivered at 13 dB, as few pictures said nothing."""
+    says_nothing = Verdict(evaluator="mine", asked=False, failure="there was no time for it")
+
+    def found(db: float, least_db: float | None = None) -> Evidence:
+        return replace(Evidence(Bound(min_sqnr_db=least_db), state([])), evaluated=says_nothing, searched_db=db)
+
+    noisy, usual = found(13.0), found(20.5)
+    assert noisy.lacks_db == noisy.below_usual_db == pytest.approx(7.0)
+    assert usual.below_usual_db == 0.0
+    assert found(13.0, 10.0).below_usual_db == 0.0, "the user said what is enough"
+    assert Evidence(Bound(), state([]), searched_db=13.0).below_usual_db == 0.0, "nothing was to be shown"
+    chosen = most_credible([noisy, usual], lambda e: e, lambda e: True)
+    assert chosen is usual
+    fast, slow = confirmed(2.0, noisy), confirmed(1.3, usual)
+    assert fast.least_db(None) == pytest.approx(25.0 + 7.0)
+    taken = fast.or_better(slow)
+    assert taken.best is slow.best
+    assert "cut 1 was faster (2.00x), but its bound is not shown" in taken.troubles[-1]
+    assert fast.or_better(confirmed(1.3, usual, low=0.9)) is fast, "no gain is shown"
+    assert slow.or_better(fast).best is slow.best, "faster, and noisier than is usual"
+    assert slow.or_better(confirmed(1.5, usual)).best is not slow.best, "a control"
+
+
 @pytest.mark.parametrize("others", [1, 4])
 @pytest.mark.parametrize("each", [[20.4]])
 def test_one_sample_has_the_margin_of_other_models(each: list[float], others: int) -> None:

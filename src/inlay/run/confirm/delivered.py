@@ -83,6 +83,10 @@ class Confirmed:
         return self.evidence is not None and not self.evidence.shows
 
     @property
+    def _below_usual_db(self) -> float:
+        return 0.0 if self.evidence is None else self.evidence.below_usual_db
+
+    @property
     def could_be_sturdier(self) -> bool:
         """Whether it loses too much on variations, and something slower would still gain, and beat every anchor."""
         return self.lacks_db > 0.0 and max(self.anchor_speedup, LEAST_STURDY) < self.best.speedup.value
@@ -91,8 +95,8 @@ class Confirmed:
         """A later decision in place of this one, where this one is float, or the later model is proven and faster.
 
         A later search asks for more accuracy, and may find something slower than what is in hand. That is taken only
-        where the samples show its bound alone, or where it alone is sturdy, hardly slower, and no slower than the best
-        anchor.
+        where the samples show its bound alone, where it alone is as accurate as is usual and nothing is shown of
+        either, or where it alone is sturdy, hardly slower, and no slower than the best anchor.
         """
         if self.best.is_float:
             return later
@@ -101,6 +105,9 @@ class Confirmed:
         if self.is_unproven != later.is_unproven:
             shown, other = (later, self) if self.is_unproven else (self, later)
             return shown.in_place_of(other) if shown is self or shown.best.speedup.shows_gain() else self
+        if bool(self._below_usual_db) != bool(later._below_usual_db):
+            usual, other = (later, self) if self._below_usual_db else (self, later)
+            return usual.in_place_of(other) if usual is self or usual.best.speedup.shows_gain() else self
         least = self.best.speedup.value
         if later.lacks_db == 0.0 and self.could_be_sturdier:
             least = max(self.anchor_speedup, least_of_sturdy(least))

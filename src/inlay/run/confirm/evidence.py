@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import FEW, Statement
@@ -18,6 +19,7 @@ from inlay.run.evaluation.judging import Verdict
 from inlay.trial import counted
 
 T = TypeVar("T")
+Rank = tuple[bool, bool, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -57,18 +59,32 @@ class Evidence:
         limit, least = self.statement.limit_db, self.bound.min_sqnr_db
         lacking = 0.0 if limit is None or least is None else max(0.0, least - limit)
         by_evaluation = 0.0 if self.evaluated is None else self.evaluated.lacks_db(self.searched_db)
-        return max(lacking, by_evaluation, self._noisier_db, self.varied_lacks_db if self._varied_too_far else 0.0)
+        by_variations = self.varied_lacks_db if self._varied_too_far else 0.0
+        return max(lacking, by_evaluation, self._noisier_db, by_variations, self.below_usual_db)
 
     @property
-    def rank(self) -> tuple[bool, float, float, float]:
-        """The larger of two is nearer to its bound: by what it breaks, limits of metric and SQNR, and the search."""
+    def below_usual_db(self) -> float:
+        """What the search's SQNR lacks of the usual bound, in dB; 0 where something else says what is enough.
+
+        Where the user's own evaluation alone is bounded, and shows nothing, that is all there is to go by.
+        """
+        if self.bound.min_sqnr_db is not None or self.evaluated is None or self.shows:
+            return 0.0
+        return max(0.0, DEFAULT_MIN_SQNR_DB - self.searched_db)
+
+    @property
+    def rank(self) -> Rank:
+        """The larger of two is nearer to its bound: by what it breaks, limits of metric and SQNR, and the search.
+
+        What is no noisier than is usual goes before all that is, where nothing is shown of either.
+        """
         drop = math.inf if self.metric is None or self.metric.most_drop is None else self.metric.most_drop
         drop = 0.0 if self.bound.max_drop is None else drop
         said = self.statement
         known = said.least_db if said.all_exact else said.limit_db
         limit = -math.inf if known is None else known
         fall = 0.0 if self.evaluated is None else self.evaluated.expected_fall(self.searched_db, self._noisier_db)
-        return (not self.breaks, -drop - fall, limit, self.searched_db)
+        return (not self.breaks, not self.below_usual_db, -drop - fall, limit, self.searched_db)
 
     def __str__(self) -> str:
         """Why the bound is not shown, and what would show it; empty where it is."""
@@ -166,7 +182,7 @@ def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None]
         evidence: what is known of one; None where there is nothing to show.
         gains: whether one is worth having for its speed alone: what is not is never taken for its accuracy.
     """
-    nearest: tuple[tuple[bool, float, float, float], T] | None = None
+    nearest: tuple[Rank, T] | None = None
     for each in offered:
         found = evidence(each)
         if found is None or found.shows:
