@@ -259,10 +259,10 @@ def test_names_of_runtimes_are_reported(text: str, tmp_path: Path) -> None:
 
 
 def test_what_is_too_large_is_reported(tmp_path: Path) -> None:
-    large = {f"p{i}/__init__.py": "" for i in range(19)} | {f"m{i}.py": "" for i in range(8)}
+    large = {f"p{i}/__init__.py": "" for i in range(20)} | {f"m{i}.py": "" for i in range(8)}
     large |= {f"high/inner/n{i}.py": "" for i in range(31)}
     root = build(tmp_path, {"low/a.py": "\n" * 401, **large})
-    wanted = ["low/a.py has 401 lines", "11 modules in the root", "21 rooms", "31 files in high/inner"]
+    wanted = ["low/a.py has 401 lines", "11 modules in the root", "22 rooms", "31 files in high/inner"]
     assert house.too_large(root) == wanted
 
 

@@ -107,6 +107,7 @@ def _own_entry_points() -> list[tuple[str, str, str]]:
         installed.SEVERAL_TARGETS,
         installed.COMMANDS,
         installed.AFTER_TUNE,
+        installed.MODELS,
     )
     found = [(g, e.name, e.value) for g in groups for e in entry_points(group=g) if e.value.startswith("inlay.")]
     assert len(found) > 20

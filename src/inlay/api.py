@@ -27,7 +27,7 @@ from inlay.prepare.declare import command_line, documented
 from inlay.prepare.options import check_sqnr
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
-from inlay.run.call import Given, files_in, request_of, seconds_of
+from inlay.run.call import Given, Module, as_model, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare, load_all
 from inlay.run.inputs import OUTPUTS, RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspected
@@ -59,20 +59,30 @@ __all__ = [
 
 
 @overload
-def tune(model: ModelSource, options: TuneOptions | None = None, *, target: Literal["auto"], **changes: Any) -> Any: ...
+def tune(
+    model: ModelSource | Module, options: TuneOptions | None = None, *, target: Literal["auto"], **changes: Any
+) -> Any: ...
 @overload
 def tune(
-    model: ModelSource, options: TuneOptions | None = None, *, target: str | TargetSpec = ..., **changes: Any
+    model: ModelSource | Module,
+    options: TuneOptions | None = None,
+    *,
+    target: str | TargetSpec = ...,
+    **changes: Any,
 ) -> TuneResult: ...
 @overload
 def tune(
-    model: ModelSource, options: TuneOptions | None = None, *, target: Sequence[str | TargetSpec], **changes: Any
+    model: ModelSource | Module,
+    options: TuneOptions | None = None,
+    *,
+    target: Sequence[str | TargetSpec],
+    **changes: Any,
 ) -> Any: ...
 @overload
 def tune(model: Sequence[str | Path], options: TuneOptions | None = None, **changes: Any) -> Any: ...
 @documented
 def tune(
-    model: Annotated[ModelSource | Sequence[str | Path], declared.TUNED],
+    model: Annotated[ModelSource | Module | Sequence[str | Path], declared.TUNED],
     options: TuneOptions | None = None,
     **changes: Any,
 ) -> Any:
@@ -99,6 +109,7 @@ def tune(
         return _several("pipeline")(Path(model), wish)
     begun, out = time.monotonic() - wish.before_s, Path(wish.out)
     Phases(wish.progress or Logged()).doing("read the model and the samples")
+    model, wish = as_model(model, wish)
     specs, others = _targets(wish)
     asked = request_of(model, wish, next(iter(specs.values())), _command_line(model, wish))
     folders = [out, *(out / as_file_name(label) for label in specs if label)]
@@ -159,7 +170,7 @@ def _command_line(model: ModelSource, wish: TuneOptions) -> str:
 
 @documented
 def dry_run(
-    model: Annotated[ModelSource | Sequence[str | Path], declared.MODEL],
+    model: Annotated[ModelSource | Module | Sequence[str | Path], declared.MODEL],
     options: TuneOptions | None = None,
     **changes: Any,
 ) -> DryRun:
@@ -173,6 +184,7 @@ def dry_run(
         if len(model) != 1:
             raise UsageError("a dry run looks at one model: give one")
         model = model[0]
+    model, wish = as_model(model, wish)
     specs, _ = _targets(wish)
     if _ONE not in specs:
         raise UsageError("a dry run looks at one target: give --target NAME")
@@ -229,7 +241,7 @@ def bench(
 
 @documented
 def quantize(
-    model: Annotated[ModelSource, declared.MODEL],
+    model: Annotated[ModelSource | Module, declared.MODEL],
     out: Annotated[str | Path, declared.QUANTIZED],
     options: QuantizeOptions | None = None,
     **changes: Any,
@@ -244,6 +256,7 @@ def quantize(
     begun = time.monotonic() - wish.before_s
     phases = Phases(wish.progress or Logged())
     phases.doing("read the model and the samples")  # no stage: what is refused is told in one line
+    model, wish = as_model(model, wish)
     given = Given.read(model, wish.data, wish.bind, wish.images, wish.fix)
     samples = given.samples_or_random(np.random.default_rng(wish.seed), RANDOM_SAMPLES)
     samples = given.masked(samples, wish.mask)

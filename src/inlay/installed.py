@@ -10,6 +10,8 @@ needs imports a wing: it asks here, by group and name, and goes without what is 
   and how several models of one program are tuned (``pipeline``).
 - ``inlay.commands``: commands of ``inlay``, as functions or groups of typer (:mod:`inlay.cli.commands`).
 - ``inlay.after_tune``: called with the folder of a finished run; what they return is a note, if it is not empty.
+- ``inlay.models``: what makes an ONNX model of an object that is none, and samples that fit it, by the package that
+  defines the object's type (:func:`inlay.run.call.as_model`).
 - ``inlay.names``: names of the package ``inlay`` that a wing defines; ``inlay.former_names``: those that moved there.
 """
 
@@ -31,6 +33,7 @@ EXECUTORS = "inlay.executors"
 SEVERAL_TARGETS = "inlay.several_targets"
 COMMANDS = "inlay.commands"
 AFTER_TUNE = "inlay.after_tune"
+MODELS = "inlay.models"
 NAMES = "inlay.names"
 FORMER_NAMES = "inlay.former_names"
 
@@ -44,5 +47,5 @@ def joined(group: str) -> Mapping[str, EntryPoint]:
 def _joined(path: tuple[str, ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
     """By group; reading the metadata of all packages takes tens of milliseconds."""
     found = entry_points()
-    groups = (TARGETS, STRATEGIES, EXECUTORS, SEVERAL_TARGETS, COMMANDS, AFTER_TUNE, NAMES, FORMER_NAMES)
+    groups = (TARGETS, STRATEGIES, EXECUTORS, SEVERAL_TARGETS, COMMANDS, AFTER_TUNE, MODELS, NAMES, FORMER_NAMES)
     return {group: {e.name: e for e in sorted(found.select(group=group), key=lambda e: e.name)} for group in groups}

@@ -241,3 +241,43 @@ def test_channels_of_a_weight_that_is_computed_at_run_time(tmp_path: Path) -> No
     found = strip_qdq(load(path), [feed], tmp_path)
     assert found is not None
     assert dict(found.placement) == {Port("product", 1): QType.INT8}
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("ends", [(-128, 127), (-100, 90)])
+def test_integers_that_are_clipped_between_q_and_dq(ends: tuple[int, int], by_channel: bool, tmp_path: Path) -> None:
+    """Exporters of PyTorch state the integers' range once more, or fewer bits."""
+    rng = np.random.default_rng(0)
+    scale = rng.uniform(0.02, 0.03, 8).astype(np.float32) if by_channel else np.float32(0.02)
+    nodes, tensors = list[onnx.NodeProto](), list[onnx.TensorProto]()
+    for name, array in {
+        "w": rng.normal(size=(8, 8)).astype(np.float32),
+        "x_s": np.float32(0.02),
+        "x_z": np.int8(0),
+        "w_s": np.asarray(scale),
+        "w_z": np.zeros(np.shape(scale), np.int8),
+        "low": np.int8(ends[0]),
+        "high": np.int8(ends[1]),
+    }.items():
+        tensors.append(numpy_helper.from_array(np.asarray(array), name))
+    for value in ("x", "w"):
+        q, c, dq = (f"{value}_{what}" for what in ("q", "c", "dq"))
+        nodes += [
+            helper.make_node("QuantizeLinear", [value, f"{value}_s", f"{value}_z"], [q], q, axis=1),
+            helper.make_node("Clip", [q, "low", "high"], [c], c),
+            helper.make_node("DequantizeLinear", [c, f"{value}_s", f"{value}_z"], [dq], dq, axis=1),
+        ]
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("MatMul", ["x_dq", "w_dq"], ["y"], "product")],
+        "clipped",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        tensors,
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    found = _apart(path, _feeds(), tmp_path)
+    assert found.opaque == ""
+    assert found.leftovers == ()
+    assert {(p.node, p.slot) for p, _ in found.placement} == {("product", 0), ("product", 1)}
+    assert _distance(path, found, _feeds()) < 0.05

@@ -92,7 +92,7 @@ class Options:
         if given is None:
             return cls(**changes)
         if not isinstance(given, cls):
-            raise UsageError(f"{cls.caller()}: options takes {cls.__name__} or None, not {_shown(given)}")
+            raise UsageError(f"{cls.caller()}: options takes {cls.__name__} or None, not {shown(given)}")
         return replace(given, **changes)
 
     def by_name(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _check(called: str, values: Mapping[str, Any], parameters: Mapping[str, insp
             continue
         hint = parameters[name].annotation
         if not _fits(value, hint):
-            raise UsageError(f"{called}: {name} takes {_named(hint)}, not {_shown(value)}")
+            raise UsageError(f"{called}: {name} takes {_named(hint)}, not {shown(value)}")
         option = option_in(hint)
         if option is None or not isinstance(value, int):
             continue
@@ -254,6 +254,7 @@ def _named(hint: Any) -> str:
     return "None" if kind is NoneType else str(getattr(kind, "__name__", kind))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in a message: itself, or of what type it is."""
     plain = isinstance(value, (str, int, float, bool, NoneType))
     return f"{value!r:.60}" if plain else type(value).__name__

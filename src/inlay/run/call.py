@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -36,11 +37,14 @@ from inlay.data import (
 )
 from inlay.deadline import NEVER
 from inlay.errors import DataError, UsageError, near
+from inlay.installed import MODELS
+from inlay.installed import joined as installed
 from inlay.model.guard import limited
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.model.user_code import source_sha256, user_function
 from inlay.prepare.config import TuneConfig
+from inlay.prepare.declare import Options, shown
 from inlay.prepare.options import (
     STRATEGIES,
     parse_bind,
@@ -59,6 +63,37 @@ from inlay.run.progress import Logged
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import TargetSpec
 from inlay.targets.objective import aimed_at
+
+
+class Module(Protocol):
+    """What is no ONNX model, and may be made one, such as a ``torch.nn.Module``."""
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        """What it computes."""
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def as_model(model: Any, options: OptionsT) -> tuple[ModelSource, OptionsT]:
+    """``model`` as an ONNX model, and ``options`` with samples that fit it; both as they are where it is one.
+
+    What is none, such as a PyTorch module, is for what joined by the name of the package that defines its type.
+
+    Raises:
+        InlayError: it cannot be exported, or the samples do not fit it.
+        UsageError: there is nothing installed for such an object.
+    """
+    if isinstance(model, ModelSource):
+        return model, options
+    found = installed(MODELS)
+    for kind in type(model).__mro__:
+        if (maker := found.get(kind.__module__.partition(".")[0])) is not None:
+            made: tuple[ModelSource, OptionsT] = maker.load()(model, options)
+            return made
+    taken = "str or Path or ModelProto or torch.nn.Module"
+    raise UsageError(f"{options.caller()}: model takes {taken}, not {shown(model)}")
 
 
 def files_in(*given: object) -> list[Path]:

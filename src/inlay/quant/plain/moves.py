@@ -27,6 +27,8 @@ def write_move(node: ir.Node, plain: PlainGraph) -> None:
         NotPlain: it cannot.
     """
     source = node.inputs[0] if node.inputs else None
+    if source is not None and is_standard(node, "Clip"):
+        _write_clip(node, source, plain)
     if source is None or not is_standard(node, *_MOVES, *_PICKS, *_ASKS):
         return
     maker = source.producer()
@@ -66,6 +68,40 @@ def _move(node: ir.Node, params: Params, plain: PlainGraph) -> None:
     if rounded and result is not None:
         for output in new.outputs:
             _drop_pairs(output, params, plain)
+
+
+def _write_clip(node: ir.Node, source: ir.Value, plain: PlainGraph) -> None:
+    """Clip before quantizing, where ``node`` clips integers: to fewer bits, or to as many as exporters state anyway."""
+    maker = source.producer()
+    if maker is None or maker.op_type != QUANTIZE:
+        return
+    kind = constant_of(input_of(maker, 2))
+    if kind is None or kind.dtype not in (np.int8, np.uint8, np.int16, np.uint16):
+        raise NotPlain("it clips integers of a type that is not known")
+    limits, ends = np.iinfo(kind.dtype), [constant_of(input_of(node, slot)) for slot in (1, 2)]
+    if any(end is None and input_of(node, slot) is not None for slot, end in enumerate(ends, 1)):
+        raise NotPlain("it clips to what is computed at run time")
+    whole = (limits.min, limits.max)
+    low, high = (whole[i] if end is None else int(end.reshape(-1)[0]) for i, end in enumerate(ends))
+    value, scale, zero = (input_of(maker, slot) for slot in (0, 1, 2))
+    if (low, high) != whole:
+        scales, zeros = constant_of(scale), np.zeros(1, np.int64) if zero is None else constant_of(zero)
+        if value is None or scales is None or zeros is None:
+            raise NotPlain("it clips integers whose scale is computed at run time")
+        rank, axis = 0 if value.shape is None else len(value.shape), maker.attributes.get_int("axis", 1)
+        if scales.size > 1 and axis not in range(-rank, rank):
+            raise NotPlain("it clips integers of several scales, along an axis that is not known")
+        along = [-1 if i == axis % rank else 1 for i in range(rank)] if scales.size > 1 else []
+        for op_type, end in (("Max", low), ("Min", high)):  # Clip takes one number
+            bound = np.asarray((end - zeros.astype(np.float32)) * scales, np.float32).reshape(along)
+            limit = plain.constant(f"{value.name}_{op_type}", bound)
+            value = plain.insert(maker, op_type, [value, limit], f"{source.name}_{op_type}", value.shape)
+        kept = [v for v in (value, scale, zero) if v is not None]
+        attributes = {a.name: a for a in maker.attributes.values()}
+        again = plain.insert(node, QUANTIZE, kept, f"{source.name}_clipped", source.shape, attributes)
+        again.type, source = source.type, again
+    node.outputs[0].replace_all_uses_with(source, replace_graph_outputs=True)
+    plain.graph.remove(node, safe=True)
 
 
 def _move_dynamic(node: ir.Node, maker: ir.Node, plain: PlainGraph) -> None:
