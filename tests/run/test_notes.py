@@ -13,8 +13,8 @@ from inlay.quant.accuracy import Bound
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
-from inlay.run.outcome.assemble import Losses
-from inlay.run.outcome.notes import notes_for
+from inlay.run.outcome.assemble import Found, Losses
+from inlay.run.outcome.notes import About, notes_for
 from inlay.run.robustness import Robustness
 from inlay.space.rules import OpRule
 from inlay.space.units import Unit
@@ -63,24 +63,22 @@ def notes(
     )
     known = {"best": best, "rejected": tuple(found), "placement": placement, "troubles": (), "undecided": undecided}
     confirmed = cast(Confirmed, SimpleNamespace(**known))
-    return notes_for(
-        confirmed,
-        reports=(),
+    about = About(
         units=[Unit(f"n{i}", (f"n{i}",), op, RULE, "") for i, op in enumerate(operators)],
         rewrites=[NonzeroZeroPoint()],
-        anchors=anchors or {},
         imported=cast(ImportedQDQ, SimpleNamespace(missing=(), given_quantized=given_quantized)),
-        data_kind="npz",
-        lacks=frozenset(),
-        verified=True,
-        interrupted=False,
-        cuts=cuts,
-        why_slow=lambda: "Mul takes longer",
-        losses=Losses(None if varied is None else Robustness(20.4, varied)),
         bound=Bound(20.0),
-        not_timed=not_timed,
+        data_kind="npz",
+        verified=True,
+    )
+    told = Found(
+        confirmed=confirmed,
+        anchors=anchors or {},
+        losses=Losses(None if varied is None else Robustness(20.4, varied)),
+        not_timed=tuple(not_timed),
         unsearched=unsearched,
     )
+    return notes_for(about, told, interrupted=False, why_slow=lambda: "Mul takes longer", cuts=cuts)
 
 
 def test_outputs_without_signal_are_named() -> None:

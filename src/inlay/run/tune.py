@@ -32,10 +32,10 @@ from inlay.run.facts import DONE, PROFILE, SENSITIVITY, not_measured
 from inlay.run.given import Given, evaluator_of
 from inlay.run.input_notes import fixable_notes, limit_notes
 from inlay.run.inputs import TuneRequest
-from inlay.run.outcome.assemble import assemble, cuts, given_alone, losses, measure_memory, one_story
+from inlay.run.outcome.assemble import Found, assemble, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.ceilings import ceilings
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
-from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, heat_notes, notes_for
+from inlay.run.outcome.notes import PROFILES_COMPARED, About, bar_notes, compare_profiles, heat_notes, notes_for
 from inlay.run.outcome.uses import in_other_uses
 from inlay.run.outputs import write_recipe
 from inlay.run.preparation import Calibrated, make_ready
@@ -46,7 +46,7 @@ from inlay.run.session import Session, open_session
 from inlay.run.steering import steered
 from inlay.run.strategies import Strategies, compose, guided_report
 from inlay.search.base import Strategy
-from inlay.search.baselines import FULL_INT8
+from inlay.search.baselines import FULL_INT8, ORIGINAL
 from inlay.space.recipe import elsewhere
 from inlay.targets.base import KernelTime
 from inlay.trial import Proposal
@@ -264,30 +264,38 @@ def _result(
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
 
     lost = losses(session, confirmed, model.test, anchors.trials, write, given)
-    cut_short = cuts(session, anchors.left_out, search.meter.protocol.first_blocks, confirmed.effort)
-    notes = notes_for(
-        confirmed,
-        losses=lost,
-        bound=inputs.config.bound,
-        own_precision=given.remark(inputs.config.bound, worker.spec.name),
-        reports=model.prepared.normalized.reports,
-        units=model.prepared.units,
-        rewrites=model.prepared.request.target.rewrites,
+    found = Found(
+        confirmed=confirmed,
         anchors=trials,
+        losses=lost,
         not_timed=anchors.left_out,
         unsearched=_unsearched(search, ended, inputs.config.strategy),
-        imported=model.imported,
-        data_kind=inputs.samples.kind,
+    )
+    cut_short = cuts(session, anchors.left_out, search.meter.protocol.first_blocks, confirmed.effort)
+    limits = limit_notes(inputs.file, model.prepared.normalized.model.metadata_props.get(METADATA, ""))
+    about = About(
+        units=model.prepared.units,
+        reports=model.prepared.normalized.reports,
+        rewrites=model.prepared.request.target.rewrites,
         lacks=worker.lacks,
+        imported=model.imported,
+        bound=inputs.config.bound,
+        data_kind=inputs.samples.kind,
         verified=inputs.parts.verified,
+        inputs=[*(limits if confirmed.best.origin != ORIGINAL else ()), *fixable_notes(inputs.file, inputs.samples)],
+    )
+    notes = notes_for(
+        about,
+        found,
         interrupted=ended.interrupted,
-        cuts=(*cut_short, *filter(None, [lost.cut])),
-        joined=[note for each in search.strategies.joined.values() for note in each.notes(trials)],
-        limits=[*limit_notes(inputs.file, model.prepared.normalized.model.metadata_props.get(METADATA, ""))],
-        fixable=fixable_notes(inputs.file, inputs.samples),
         why_slow=why_slow,
-        elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint.named_facts),
-        random=random_note(inputs.file.model),
+        own_precision=given.remark(inputs.config.bound, worker.spec.name),
+        cuts=(*cut_short, *filter(None, [lost.cut])),
+        remarks=[
+            elsewhere(inputs.config.recipe, lambda: worker.fingerprint.named_facts),
+            random_note(inputs.file.model),
+        ],
+        closing=[note for each in search.strategies.joined.values() for note in each.notes(trials)],
     )
     overhead = session.overhead(search.meter.waited_s, sum(search.strategies.probing_s))
     facts = {
@@ -303,8 +311,7 @@ def _result(
     return assemble(
         session,
         search.evaluator,
-        trials,
-        confirmed,
+        found,
         search=facts,
         notes=(
             *inputs.changed,
@@ -315,8 +322,6 @@ def _result(
             *bar_notes(search.strategies.guided.surrogate.bars.found),
         ),
         interrupted=ended.interrupted,
-        losses=lost,
-        not_timed=anchors.left_out,
         known=ceilings(session, model, confirmed, lambda: _profiles(session, model, search, confirmed)),
     )
 

@@ -51,6 +51,17 @@ class Losses:
 NO_LOSSES = Losses()  # nothing was judged
 
 
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a run found: what is delivered, and what stands beside it."""
+
+    confirmed: Confirmed  # what is delivered
+    anchors: Mapping[str, Trial] = field(default_factory=dict)  # what the anchors showed, by name
+    losses: Losses = NO_LOSSES  # on variations of the samples
+    not_timed: tuple[str, ...] = ()  # anchors that there was no time for
+    unsearched: str = ""  # that nothing but anchors was tried, and why; empty where more was
+
+
 def sizes_of(inputs: RunInputs) -> list[dict[str, Any]]:
     """The sizes of dynamic dimensions that latency was measured at, with their weights; none where all are fixed."""
     specs, workload = input_specs(inputs.file.model), inputs.workload
@@ -62,14 +73,11 @@ def sizes_of(inputs: RunInputs) -> list[dict[str, Any]]:
 def assemble(
     session: Session,
     evaluator: Evaluator,
-    anchors: Mapping[str, Trial],
-    confirmed: Confirmed,
+    found: Found,
     *,
     search: Mapping[str, Any],
     notes: tuple[str, ...],
     interrupted: bool,
-    losses: Losses = NO_LOSSES,
-    not_timed: tuple[str, ...] = (),
     known: Ceilings = NO_CEILINGS,
 ) -> TuneResult:
     """The result.
@@ -77,17 +85,15 @@ def assemble(
     Args:
         session: the run.
         evaluator: knows every candidate that was judged.
-        anchors: what the anchors showed, by name.
-        confirmed: what is delivered.
+        found: by the run.
         search: facts about the search beyond what the evaluator counted.
         notes: for people; the one on the precision that was chosen goes before them.
         interrupted: whether the user ended the search.
-        losses: on variations of the samples.
-        not_timed: anchors that there was no time for.
         known: how far models are from what the processor can do.
     """
     inputs, journal, fingerprint = session.inputs, session.journal, session.worker.fingerprint
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
+    confirmed, losses = found.confirmed, found.losses
     told = {c.key: one_story(c.key, c.trial.outcome, confirmed) for c in evaluator.judged}
     sizes = {c.key: journal.fact(SIZE.of(c.key)) for c in evaluator.judged}
     sizes[evaluator.judged[0].key] = baseline_bytes = model_bytes(inputs.file.content)
@@ -100,7 +106,7 @@ def assemble(
     keys = {c.placement: c.key for c in evaluator.judged if c.placement is not None}
     named = [
         AnchorResult(n, told.get(key, t.outcome), sizes.get(key), losses.anchors.get(n), memory.get(key))
-        for n, t in anchors.items()
+        for n, t in found.anchors.items()
         for key in [keys.get(t.proposal.placement, "")]
     ]
     precision, target = journal.fact(PRECISION), create(config.target)
@@ -154,7 +160,7 @@ def assemble(
         run_with=target.run_with() if isinstance(target, ShowsRun) else "",
         precision=precision,
         undecided=confirmed.undecided,
-        not_timed=not_timed,
+        not_timed=found.not_timed,
         accept_unproven=config.accept_unproven,
         ceilings=known,
     )
@@ -220,12 +226,10 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
     result = assemble(
         session,
         evaluator,
-        {},
-        confirmed,
+        Found(confirmed=confirmed, not_timed=(FLOAT, FULL_INT8)),
         search={"builds": session.worker.builds, "wall_s": round(session.seconds, 3), "stopped_because": note},
         notes=(*inputs.changed, note),
         interrupted=False,
-        not_timed=(FLOAT, FULL_INT8),
     )
     confirmed.install(inputs.out / "model.onnx")
     write_json(inputs.out / "result.json", result.as_json())

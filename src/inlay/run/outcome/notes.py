@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound
 from inlay.quant.rewrite import Rewrite
 from inlay.run.confirm.delivered import Confirmed
-from inlay.run.outcome.assemble import Losses
+from inlay.run.outcome.assemble import Found, Losses
 from inlay.run.result import Best
 from inlay.search.bars import Barred
-from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
+from inlay.search.baselines import FLOAT, FULL_INT8
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime, Lack
 from inlay.trial import Failed, Measured, Trial, counted, shown_ratio
@@ -36,32 +37,45 @@ _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a run was about, as far as notes tell of it."""
+
+    units: Sequence[Unit]  # of the prepared model
+    reports: Sequence[PassReport] = ()  # what normalization did
+    rewrites: Sequence[Rewrite[Any]] = ()  # of quantized operators, that the target has
+    lacks: Set[Lack] = frozenset()  # what the target cannot tell
+    imported: ImportedQDQ  # quantized models that were given
+    bound: Bound  # what was to be kept
+    data_kind: str  # of the samples
+    verified: bool  # some of these were held back
+    inputs: Sequence[str] = ()  # what is to be said of the model's inputs
+
+
 def notes_for(
-    confirmed: Confirmed,
+    about: About,
+    found: Found,
     *,
-    reports: Sequence[PassReport],
-    units: Sequence[Unit],
-    rewrites: Sequence[Rewrite[Any]],
-    anchors: Mapping[str, Trial],
-    imported: ImportedQDQ,
-    data_kind: str,
-    lacks: Set[Lack],
-    verified: bool,
     interrupted: bool,
-    cuts: Sequence[str],
     why_slow: Callable[[], str],
-    losses: Losses,
-    bound: Bound,
     own_precision: str = "",
-    joined: Sequence[str] = (),
-    limits: Sequence[str] = (),
-    fixable: Sequence[str] = (),
-    elsewhere: str = "",
-    random: str = "",
-    not_timed: Sequence[str] = (),
-    unsearched: str = "",
+    cuts: Sequence[str] = (),
+    remarks: Sequence[str] = (),
+    closing: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Everything that people should know about a result, most important first; ``joined`` are of joined strategies."""
+    """Everything that people should know about a result, most important first.
+
+    Args:
+        about: what was asked.
+        found: by the run.
+        interrupted: the user ended it.
+        why_slow: says why full INT8 is slower than float.
+        own_precision: what the target computes floats in, where that is fewer bits.
+        cuts: what the budget cut short.
+        remarks: on how it was measured and judged.
+        closing: of strategies that joined the run.
+    """
+    confirmed, units = found.confirmed, about.units
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
     own = [own_precision] if own_precision else []
     own += [f"NOT DECIDED: {confirmed.undecided}"] if confirmed.undecided else []
@@ -69,33 +83,32 @@ def notes_for(
         return (
             *own,
             *confirmed.troubles,
-            *_data_notes(data_kind, verified),
+            *_data_notes(about.data_kind, about.verified),
             *cut,
             "the search was interrupted: this is the best model so far; run the same command again to continue",
         )
     return (
         *own,
         *confirmed.troubles,
-        *_data_notes(data_kind, verified),
-        *(note for lack, note in _LACKING.items() if lack in lacks),
+        *_data_notes(about.data_kind, about.verified),
+        *(note for lack, note in _LACKING.items() if lack in about.lacks),
         *cut,
-        *filter(None, [elsewhere, random]),
-        *_stress_notes(losses, bound, confirmed.best),
-        *(() if own_precision else _signal_notes(confirmed, anchors, imported)),
+        *filter(None, remarks),
+        *_stress_notes(found.losses, about.bound, confirmed.best),
+        *(() if own_precision else _signal_notes(confirmed, found.anchors, about.imported)),
         *_silent_notes(confirmed),
         *_integer_notes(units),
-        *(note for note in limits if confirmed.best.origin != ORIGINAL),
-        *fixable,
-        *_float_notes(confirmed, units, anchors, why_slow, not_timed, unsearched),
-        *_rewrite_notes(confirmed, rewrites),
+        *about.inputs,
+        *_float_notes(found, units, why_slow),
+        *_rewrite_notes(confirmed, about.rewrites),
         *dict.fromkeys(
             f"{r.origin} was faster, but {'' if r.by_evaluation else 'on unseen samples '}{r.reason}"
             for r in confirmed.rejected
             if not r.is_float
         ),
-        *(f"normalization left out '{r.name}': {r.rolled_back}" for r in reports if r.rolled_back),
-        *_import_notes(imported),
-        *joined,
+        *(f"normalization left out '{r.name}': {r.rolled_back}" for r in about.reports if r.rolled_back),
+        *_import_notes(about.imported),
+        *closing,
     )
 
 
@@ -166,14 +179,8 @@ def _integer_notes(units: Sequence[Unit]) -> Iterator[str]:
         yield f"parts of the model are quantized already ({listed}) and stay as they are: start from the float model"
 
 
-def _float_notes(
-    confirmed: Confirmed,
-    units: Sequence[Unit],
-    anchors: Mapping[str, Trial],
-    why_slow: Callable[[], str],
-    not_timed: Sequence[str],
-    unsearched: str,
-) -> Iterator[str]:
+def _float_notes(found: Found, units: Sequence[Unit], why_slow: Callable[[], str]) -> Iterator[str]:
+    confirmed, anchors = found.confirmed, found.anchors
     if not confirmed.best.is_float:
         return
     if not any(u.quantizable for u in units):
@@ -186,7 +193,7 @@ def _float_notes(
         )
         return
     if not confirmed.undecided:
-        yield _why_float(confirmed, anchors, not_timed, unsearched)
+        yield _why_float(found)
     full = anchors.get(FULL_INT8)
     if full is None:
         return
@@ -202,20 +209,20 @@ def _float_notes(
         yield f"full INT8 runs at {shown_ratio(gained)} of the given model{': ' + reason if reason else ''}"
 
 
-def _why_float(confirmed: Confirmed, anchors: Mapping[str, Trial], not_timed: Sequence[str], unsearched: str) -> str:
+def _why_float(found: Found) -> str:
     """Why nothing is quantized, and of what that is not known: nothing is best beside what was not measured."""
-    if not_timed:
+    if found.not_timed:
         return (
             "no Q/DQ placement that was timed and keeps the bound was measurably faster than float; "
-            f"not timed: {', '.join(not_timed)}"
+            f"not timed: {', '.join(found.not_timed)}"
         )
-    if not confirmed.best.confirmed:
+    if not found.confirmed.best.confirmed:
         return "no Q/DQ placement that keeps the bound was faster than float in the readings that were taken"
-    if unsearched:
-        low = [t for t in anchors.values() if t.proposal.placement and isinstance(t.outcome, Measured)]
+    if found.unsearched:
+        low = [t for t in found.anchors.values() if t.proposal.placement and isinstance(t.outcome, Measured)]
         count = "the only placement" if len(low) == 1 else f"none of the {len(low)} placements"
         wrong = "does not keep the bound or was not" if len(low) == 1 else "keeps the bound and was"
-        return f"{count} timed {wrong} measurably faster than float; {unsearched}"
+        return f"{count} timed {wrong} measurably faster than float; {found.unsearched}"
     return "float is best: no Q/DQ placement that keeps the bound was measurably faster"
 
 
