@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from release import checks, packages
 
 SETTINGS = (checks.ROOT / "pyproject.toml").read_text(encoding="utf8")
@@ -92,3 +94,19 @@ def test_a_licence_is_what_the_package_declares() -> None:
         "| b_c | Inlay | BSD License |",
         "| d | these | not declared in its metadata |",
     ]
+
+
+WORKFLOWS = sorted((checks.ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_is_read_and_calls_only_what_there_is(path: Path) -> None:
+    """Targets of make, and files of tests; none of its jobs may write more than it says."""
+    text = path.read_text(encoding="utf8")
+    flow = yaml.safe_load(text)
+    assert flow["permissions"] == {"contents": "read"}
+    steps = [step for job in flow["jobs"].values() for step in job["steps"]]
+    assert all(("uses" in step) is not ("run" in step) for step in steps)
+    targets = set(re.findall(r"^([a-z-]+):", (checks.ROOT / "Makefile").read_text(encoding="utf8"), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets
+    assert [name for name in re.findall(r"\btests/[\w/.]+", text) if not (checks.ROOT / name).exists()] == []

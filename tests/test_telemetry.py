@@ -21,10 +21,17 @@ _SPY = """
 import os, sys
 class Spy:
     def find_spec(self, name, path=None, target=None):
-        if name == "onnxruntime":
+        if name in ("onnxruntime", "openvino", "openvino_telemetry"):
             with open(os.environ["INLAY_SPIED"], "a", encoding="utf8") as file:
-                print(os.getpid(), repr(os.environ.get("%s")), file=file)
+                print(os.getpid(), repr(os.environ.get("%s")) if name == "onnxruntime" else name, file=file)
 sys.meta_path.insert(0, Spy())
+def heard(event, arguments):
+    if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
+        where = arguments[-1] if event in ("socket.connect", "socket.sendto") else arguments[0]
+        if isinstance(where, tuple) or event.startswith("socket.get"):  # else it is a path: a socket of this machine
+            with open(os.environ["INLAY_SPIED"] + ".calls", "a", encoding="utf8") as file:
+                print(event, where, file=file)
+sys.addaudithook(heard)
 """
 """As ``sitecustomize``: every process that imports the runtime writes down what it finds in its environment."""
 
@@ -34,6 +41,7 @@ COMMANDS = {
     "bench": ("bench", "m.onnx", "m.onnx", "--blocks", "1", "--processes", "1"),
     "quantize": ("quantize", "m.onnx", "--data", "s.npz", "-o", "out/q.onnx"),
     "explain": ("explain", "m.onnx", "--data", "s.npz"),
+    "openvino": ("bench", "m.onnx", "m.onnx", "--target", "openvino-cpu", "--blocks", "1", "--processes", "1"),
     "tune": ("tune", "m.onnx", "--data", "s.npz", "-o", "out/run", "--target", "null", "--max-measurements", "1"),
 }
 FUNCTIONS = "import inlay; print(inlay.bench(['m.onnx', 'm.onnx'], blocks=1, processes=1)[0].path)"
@@ -82,11 +90,24 @@ def called(words: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.parametrize("name", [*COMMANDS, "python"])
 def test_no_process_lets_the_runtime_report_or_leaves_a_file(name: str, folder: Path) -> None:
+    if name == "openvino":
+        pytest.importorskip("openvino_telemetry", reason="OpenVINO and its reporting are not installed")
     run(folder, [sys.executable, "-c", FUNCTIONS] if name == "python" else called(COMMANDS[name]))
-    if name != "targets":
-        assert spied(folder) == {"'1'"}, "a process imported the runtime without it, or none did"
+    if name == "openvino":
+        assert "openvino" in spied(folder)
+        assert "openvino_telemetry" not in spied(folder), "the package by which it reports is not looked for"
+    elif name != "targets":
+        assert spied(folder) - {"openvino"} == {"'1'"}, "a process imported the runtime without it, or none did"
+    assert not (folder / "spied.calls").exists(), (folder / "spied.calls").read_text(encoding="utf8")
     left = [path.relative_to(folder) for each in ("home", "tmp") for path in (folder / each).rglob("*")]
     assert left == []
+
+
+def test_a_call_of_the_network_would_be_seen(folder: Path) -> None:
+    """The control. What native code calls, only strace sees."""
+    probe = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('127.0.0.1', 9))"
+    run(folder, [sys.executable, "-c", probe])
+    assert (folder / "spied.calls").read_text(encoding="utf8") == "socket.connect ('127.0.0.1', 9)\n"
 
 
 def test_what_a_user_has_set_stays(folder: Path) -> None:

@@ -179,6 +179,8 @@ def lives(pid: int, start: int) -> bool:
         return start == now
     if pid == os.getpid():  # one that had our number
         return False
+    if os.name != "posix":  # there, 0 is a signal like any other: it would interrupt the process
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

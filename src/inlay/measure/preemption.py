@@ -7,15 +7,20 @@ than their sum, and the inference needs no less time than the processor time of 
 
 Elsewhere (macOS) there are only involuntary context switches of the process (``getrusage``): with any, all the time in
 which the calling thread did not run may have been taken; without, none was.
+Where nothing is told (Windows), all of it may have been.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+try:
+    import resource
+except ImportError:  # Windows tells nothing of the kind
+    resource = None  # type: ignore[assignment]
 
 _TASKS = "/proc/self/task"
 _ALONE = 0.02  # of the busiest thread's processor time: what others run meanwhile where it computes alone
@@ -48,7 +53,7 @@ class Moment:
 
 def moment() -> Moment:
     """The present one."""
-    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    switches = 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     clock_ns, own_ns, threads = time.perf_counter_ns(), time.thread_time_ns(), _threads()
     return Moment(clock_ns, own_ns, time.thread_time_ns(), threads, switches)
 
@@ -58,7 +63,8 @@ def preempted(since: Moment, now: Moment) -> Preempted:
     wall, own = now.clock_ns - since.clock_ns, float(now.own_ns - since.since_ns)
     if not now.threads:
         idle = max(0.0, wall - (now.own_ns - since.own_ns))
-        return Preempted(0.0, idle if now.switches > since.switches else 0.0, own)
+        untold = resource is None or now.switches > since.switches
+        return Preempted(0.0, idle if untold else 0.0, own)
     threads = [(t, since.threads.get(name, (0, 0))) for name, t in now.threads.items()]
     spent = [(after[0] - before[0], after[1] - before[1]) for after, before in threads]  # ran, waited
     busiest, waited = max(spent)

@@ -37,6 +37,7 @@ _LONG = 1 << 14  # bytes from which a part goes through the shared file
 _KEPT_BYTES = 1 << 28  # of that file between two messages
 _LOG_BYTES = 1 << 16  # from the end of what a dead child printed: where its last words are
 _LINUX = sys.platform.startswith("linux")
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no other
 _OUT_OF_MEMORY = 77  # exit code of a child that went beyond its memory limit
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _KEEPER = 'read -r _; kill -s KILL -- "-$0"'
@@ -149,9 +150,7 @@ class Child:
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        end_group(self._process)
         if self._keeper is not None:
             self._keeper.close()
         self._wire.close()
@@ -172,10 +171,29 @@ class Child:
         return ChildDied(f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}", *lines[-1:])
 
 
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process that has a session of its own, with all that is left in that; wait for it.
+
+    It was not waited for before: until then its number is its group's. Without process groups (Windows), it ends alone.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, _KILL)
+        else:
+            process.kill()
+    process.wait()
+
+
 class Keeper:
-    """Ends a group of processes as soon as this process is gone: it may be killed at any moment."""
+    """Ends a group of processes as soon as this process is gone: it may be killed at any moment.
+
+    Without process groups, there is nothing to keep.
+    """
 
     def __init__(self, group: int) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if not hasattr(os, "killpg"):
+            return
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _KEEPER, str(group)],
             stdin=subprocess.PIPE,
@@ -186,6 +204,8 @@ class Keeper:
 
     def close(self) -> None:
         """Once the group has ended, and its number may be another's: end nothing more."""
+        if self._process is None:
+            return
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -321,10 +341,10 @@ def _die_with_parent(parent: int) -> None:
     as long as native code releases the interpreter lock during its calls.
     """
     if _LINUX:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _KILL)
 
     def gone() -> int | None:
-        return None if os.getppid() == parent else -signal.SIGKILL
+        return None if os.getppid() == parent else -_KILL
 
     _watch(gone, ORPHAN_POLL_S)
 
@@ -332,9 +352,13 @@ def _die_with_parent(parent: int) -> None:
 def limit_memory(more: int) -> None:
     """Let this process take at most ``more`` bytes beyond what it has now; a larger request fails.
 
-    On Linux the system refuses the request. Elsewhere a thread looks at the largest size so far, and ends the process.
+    On Linux the system refuses the request. Elsewhere a thread looks at the largest size so far, and ends the process;
+    Windows has no such figure, and no limit here.
     """
-    import resource
+    try:
+        import resource
+    except ImportError:
+        return
 
     if _LINUX:
         used = int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()

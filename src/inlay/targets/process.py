@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import IO
 
 from inlay.errors import RunFailed, TimedOut
-from inlay.model.child import Keeper
+from inlay.model.child import Keeper, end_group
 
 _MOST_BYTES = 64 << 20  # of what a program prints: arrays travel as files
 _POLL_S = 0.05
@@ -113,11 +113,7 @@ class Process:
         if self._ended:
             return
         self._ended = True
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(
-                self._process.pid, signal.SIGKILL
-            )  # before it is waited for: its number is its group's until then
-        self._process.wait()
+        end_group(self._process)
         self._keeper.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

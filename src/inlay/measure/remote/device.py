@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class Device:
 
     def hello(self) -> Answer:
         """Who answers here."""
-        return {"version": __version__, "protocol": PROTOCOL, "host": os.uname().nodename, "pid": os.getpid()}
+        return {"version": __version__, "protocol": PROTOCOL, "host": platform.node(), "pid": os.getpid()}
 
     def start(self, key: str, name: str, options: dict[str, Any], limit_s: float) -> Answer:
         """A fresh process for a target. The answer is that to a worker's first message.

@@ -12,7 +12,6 @@ import re
 import selectors
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,7 @@ from inlay.measure.remote.held import DeviceLost
 from inlay.measure.ssh.address import Address
 from inlay.measure.ssh.archive import Archive
 from inlay.measure.ssh.frames import packed, unpacked
+from inlay.model.child import end_group
 from inlay.model.heard import WAITING_S, doing
 
 _OPTIONS = {
@@ -144,9 +144,7 @@ class Connection:
         """End it, and with it what runs there; twice is fine."""
         if self._errors.closed:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        end_group(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
