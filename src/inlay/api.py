@@ -275,6 +275,7 @@ def quantize(
             specs=bound(given.specs, common),
             rules=rules,
             quant_type=wish.quant_type,
+            base=wish.base,
             bound_db=check_sqnr(wish.min_sqnr),
             sizes={**common, **given.sizes},
             augment=wish.augment,

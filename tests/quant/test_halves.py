@@ -20,7 +20,7 @@ from inlay.model.passes.half import rounded_halves
 from inlay.space.halves import half_form
 from inlay.space.units import STATIC
 from inlay.targets.base import Capabilities
-from inlay.targets.tensorrt.rules import RULES, ExplicitQuantization
+from inlay.targets.tensorrt.rules import RULES
 from inlay.targets.tensorrt.target import TensorRtTarget
 from inlay.testing import Builder, run_reference, sqnr
 from inlay.types import FP32, Placement, QType
@@ -33,8 +33,7 @@ BASES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 
 def on(base: str) -> Capabilities:
     """What TensorRT runs on a base precision."""
-    whole = ExplicitQuantization().capabilities()
-    return Capabilities(RULES.on_base(base), whole.float_rewrites)
+    return Capabilities(RULES.on_base(base))
 
 
 def drawn_labels(data: st.DataObject, space: Workspace, base: str) -> Placement:

@@ -27,7 +27,7 @@ from inlay.model.passes.constants import (
     fold_constants,
     lift_constants,
 )
-from inlay.model.passes.half import has_halves
+from inlay.model.passes.half import has_halves, widen_halves
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.layouts import settle_layouts
 from inlay.model.passes.names import fix_names
@@ -65,6 +65,15 @@ class FloatRewrite:
     source: str  # where that is known from, and the figures
     observes: bool = False  # what it writes depends on values of the sample
     opset: int = 0  # to which it raises older models; 0 where it does not
+
+
+WIDENED = FloatRewrite(
+    "compute halves in float32",
+    widen_halves,
+    "units and Q/DQ are on float32; what may be in half precision is written in it again",
+    "a compiler for strongly typed networks takes the models that are written so",
+)
+"""For targets that have kernels for half precision."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class TuneConfig:
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = 30
     pattern_cache: Annotated[Path | None, options.PATTERN_CACHE] = None
     quant_type: Annotated[str, options.QUANT_TYPE] = AUTO
+    base: Annotated[str, options.BASE] = AUTO
     max_opset: Annotated[int | None, options.MAX_OPSET] = None
     augment: Annotated[str, options.AUGMENT] = "auto"
     task: Annotated[str, options.TASK] = "auto"
@@ -96,6 +97,7 @@ class TuneConfig:
             **({} if self.target.reading == "latency" else {"objective": self.target.reading}),
             **({} if self.task == AUTO else {"task": self.task}),
             **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
+            **({} if self.base == AUTO else {"base": self.base}),
             **({} if self.max_opset is None else {"max_opset": str(self.max_opset)}),
             **({"freeze_shapes": "True"} if self.freeze_shapes else {}),
             **({"shapes": " ".join(self.shapes)} if self.shapes else {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph, build_graph
 from inlay.model.joins import joining_tails, joins_within
 from inlay.model.load import ModelFile
-from inlay.model.normalize import RAISE_OPSET, Normalized, normalize
+from inlay.model.normalize import RAISE_OPSET, WIDENED, Normalized, normalize
 from inlay.model.passes.constants import correct_shapes
 from inlay.model.passes.opset import FIRST_QDQ_OPSET
 from inlay.model.pieces import Inference, PiecewiseSession, run_model, run_visibly
@@ -72,6 +72,7 @@ class PreparedModel:
         resolved: what the user's recipe amounts to; None without one.
         padded_by: the input that it was found to go by where samples hold padding; empty where that is not known.
         shown: samples, by number, that together run every body that some sample runs, with how many each stands for.
+        kept_wide: units that do not compute in the base's half precision although they can, by name, each with why.
     """
 
     file: ModelFile
@@ -87,6 +88,7 @@ class PreparedModel:
     resolved: Resolved | None = None
     padded_by: str = ""
     shown: tuple[tuple[int, int], ...] = ((0, 1),)
+    kept_wide: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:
@@ -173,9 +175,10 @@ def prepare(
     specs = input_specs(file.model)
     runs, dynamic = _Runs(model, feed, folder), common_sizes(specs, [dict(feed)])
     fixed = {s.name: s.fixed for s in specs if s.fixed is not None}
+    rewrites = (WIDENED, *target.float_rewrites) if target.rules.halves else target.float_rewrites
     try:
         normalized = normalize(
-            model, ConstantEvaluator(folder), runs.outputs, rewrites=target.float_rewrites, sizes=sizes, values=fixed
+            model, ConstantEvaluator(folder), runs.outputs, rewrites=rewrites, sizes=sizes, values=fixed
         )
     except Late:
         raise

@@ -139,6 +139,11 @@ QUANT_TYPE = Option(
     "Type of quantized activations: int8, uint8, int16, uint16 or fp8, if the target has it; auto lets it choose.",
     metavar="TYPE",
 )
+BASE = Option(
+    "Precision of what is not quantized: fp16, bf16 or fp32, if the target has kernels for it; auto: fp16 if it can.",
+    "What loses too much in it on the samples stays in fp32.",
+    metavar="TYPE",
+)
 MAX_OPSET = Option(
     "Newest opset that written models may use, for runtimes that know no newer one; what needs more is left out.",
     "Q/DQ nodes with a scale for each channel need 13.",

@@ -107,6 +107,9 @@ class HalfWriter:
         for node in nodes:
             found.append(node)
             scaled = node.op_type == DEQUANTIZE and node.input[1] in self._constants
+            stored = self._constants.get(node.input[0]) if scaled else None
+            if stored is not None and stored.data_type == onnx.TensorProto.INT32:
+                continue  # a bias: its scale is a product of two, and no half
             if not scaled or self.index.has_node(node.name):
                 continue
             read = node.output[0]

@@ -209,6 +209,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         quant_type=options.quant_type,
         freeze_shapes=options.freeze_shapes,
         augment=options.augment,
+        base=options.base,
         max_opset=options.max_opset,
         accept_unproven=options.accept_unproven,
         sources=sources_of({"--evaluate": options.evaluate, "--metric": options.metric}),

@@ -178,6 +178,8 @@ ROUNDS_FLOATS = Fact("rounds_floats", bool)
 """Whether the target's own outputs of the given model differ from float32, so that accuracy is against those."""
 PRECISION: Fact[PrecisionChoice] = Fact("precision", PrecisionChoice.from_json, PrecisionChoice.as_json)
 """Whether the run is in the target's own precision or in float32; none where there was nothing to choose."""
+BASE = Fact("base", str)  # precision of what is not quantized, where that may be half
+KEPT_WIDE: Fact[Mapping[str, str]] = Fact("kept_wide", dict)  # units in float32 beside it, each with the reason
 MAX_OPSET = Fact("max_opset", int)  # the newest opset that written models may have, where there is a limit
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)
 """How ranges are chosen and biases corrected."""

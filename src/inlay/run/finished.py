@@ -12,15 +12,27 @@ from inlay.errors import JournalError
 from inlay.measure.journal import Journal
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.halves import keep_wide
 from inlay.prepare.model import prepare
 from inlay.prepare.smoothquant import smoothed
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import JUDGING
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, EQUALIZATION, FIXED_VALUES, FROZEN, MAX_OPSET, OPAQUE, SATURATIONS, rounding_of
+from inlay.run.facts import (
+    BASE,
+    CALIBRATION,
+    EQUALIZATION,
+    FIXED_VALUES,
+    FROZEN,
+    KEPT_WIDE,
+    MAX_OPSET,
+    OPAQUE,
+    SATURATIONS,
+    rounding_of,
+)
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.registry import create
-from inlay.types import Placement
+from inlay.types import FP32, Placement
 
 TOO_OLD = "was written by an older version, which did not keep what is needed"
 
@@ -48,9 +60,10 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
     if known is None or feed is None:
         raise JournalError(f"{journal.path} {TOO_OLD}")
     extraction = strip_qdq(file, [feed], work, journal.fact(SATURATIONS), journal.fact(OPAQUE))
-    target = Capabilities.of(create(known.spec), max_opset=journal.fact(MAX_OPSET))
+    target = Capabilities.of(create(known.spec), max_opset=journal.fact(MAX_OPSET), base=journal.fact(BASE) or FP32)
     prepared = prepare(file, target, feed, work, extraction=extraction, sizes=journal.fact(FROZEN))
     prepared = smoothed(prepared, journal.fact(EQUALIZATION) or {}, feed)
+    prepared = keep_wide(prepared, journal.fact(KEPT_WIDE) or {})
 
     def write(placement: Placement, path: Path) -> Artifact:
         try:

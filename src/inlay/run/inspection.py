@@ -198,7 +198,7 @@ def dry_run(asked: TuneRequest) -> DryRun:
         with open_session(into_folder) as session:
             run_given(session)
             made = create(config.target, session.worker.fingerprint.facts)
-            parts, target = session.inputs.parts, Capabilities.of(made, max_opset=config.max_opset)
+            parts, target = session.inputs.parts, Capabilities.of(made, max_opset=config.max_opset, base=config.base)
             extraction = strip_qdq(file, parts.calibration.feeds[:1], session.work)
             feed = parts.calibration.feeds[0]
             prepared = prepare(file, target, feed, session.work, config.nodes, config.recipe, extraction)

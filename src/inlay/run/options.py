@@ -70,6 +70,7 @@ class TuneOptions(Options):
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = TuneConfig.schemes_per_region
     pattern_cache: Annotated[str | Path | None, options.PATTERN_CACHE] = None
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type
+    base: Annotated[str, options.BASE] = TuneConfig.base
     max_opset: Annotated[int | None, options.MAX_OPSET] = TuneConfig.max_opset
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment
     nodes: Annotated[Sequence[str], options.NODES] = TuneConfig.nodes
@@ -105,6 +106,7 @@ class QuantizeOptions(OneTarget):
     costs: Annotated[str | Path | None, options.COSTS] = None
     min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = options.DEFAULT_MIN_SQNR_DB
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type
+    base: Annotated[str, options.BASE] = TuneConfig.base
     max_opset: Annotated[int | None, options.MAX_OPSET] = TuneConfig.max_opset
     threads: Annotated[int, options.THREADS] = 1
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment

@@ -21,19 +21,23 @@ from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
 from inlay.model.pool import open_early, pooled
 from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.halves import find_wide, keep_wide
 from inlay.prepare.model import PreparedModel, prepare, where_taken
+from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.smoothquant import Scales, Smoothed, find_scales, smoothed
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Judge
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import (
+    BASE,
     CALIBRATION,
     CALIBRATION_SAMPLES,
     CHOICE,
     EQUALIZATION,
     FIXED_VALUES,
     FROZEN,
+    KEPT_WIDE,
     MAX_OPSET,
     OPAQUE,
     OUTLIERS_LEFT,
@@ -96,10 +100,10 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
     session.stage("normalize and index the model")
     facts = session.worker.fingerprint.facts
-    target = Capabilities.of(create(config.target, facts), config.quant_type, config.max_opset)
+    target = Capabilities.of(create(config.target, facts), config.quant_type, config.max_opset, config.base)
     prepared = prepare_model(session, target)
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
-    prepared = without_outliers(session, prepared)
+    prepared = in_half(session, without_outliers(session, prepared))
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
     deadline = session.plan.preparing(CALIBRATING)
     on = counted(samples, "sample")
@@ -169,6 +173,19 @@ def without_outliers(session: Session, prepared: PreparedModel) -> PreparedModel
 
     found = session.journal.once(EQUALIZATION, scales)
     return searched.model or smoothed(prepared, found, samples.feeds[0])
+
+
+def in_half(session: Session, prepared: PreparedModel) -> PreparedModel:
+    """``prepared`` with those units in float32 that lose too much in the base's half precision on the samples."""
+    base, config = prepared.rules.base, session.inputs.config
+    if base is None:
+        return prepared
+    session.journal.record_fact(BASE, base.value)
+    deadline = session.plan.preparing(SMOOTHING)
+    session.stage(f"find what loses too much in {base.value}", lambda: deadline)
+    least_db = DEFAULT_MIN_SQNR_DB if config.searched.min_sqnr_db is None else config.searched.min_sqnr_db
+    feeds = session.inputs.parts.calibration.feeds
+    return keep_wide(prepared, session.journal.once(KEPT_WIDE, lambda: find_wide(prepared, feeds, least_db, deadline)))
 
 
 def _candidates(

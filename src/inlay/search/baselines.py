@@ -136,6 +136,9 @@ def _few_rows(graph: Graph, units: Sequence[Unit]) -> bool:
 def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, str]]:
     """For each anchor that is not imported, the precisions of its units by name; what it does not name is float.
 
+    On a base of half precision everything else is in that with every anchor but float, as far as it may be, and there
+    is an anchor for it alone.
+
     Tables of which rows are read are weights as well, and stored in fewer bits with every anchor but float.
     Besides the static ones there is an anchor for each form to search that enough units have, by its name: in number,
     or by their weights, as a few large products of a network of convolutions. Where these units do next to nothing of
@@ -154,11 +157,14 @@ def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, 
     least = policy.FORM_WORK * sum(done.values())
     forms = [form for form in forms if sum(done[u.name] for u in units if form in u.forms) >= least]
     tables = {u.name: u.table for u in units if u.table}
+    others = {u.name: form for u in units for form, sites in u.forms.items() if any(q.half for _, q in sites)}
+    base = [*dict.fromkeys(others.values())]
+    forms = [*base, *(form for form in forms if form not in base)]
     return {
         FLOAT: {},
-        FULL_INT8: {**dict.fromkeys(selectable, STATIC), **(tables if selectable else {})},
-        CONV_MATMUL: {**{u.name: STATIC for u in weighted}, **(tables if weighted else {})},
-        **{form: {**tables, **{u.name: form for u in units if form in u.forms}} for form in forms},
+        FULL_INT8: {**others, **dict.fromkeys(selectable, STATIC), **tables} if selectable else {},
+        CONV_MATMUL: {**others, **{u.name: STATIC for u in weighted}, **tables} if weighted else {},
+        **{form: {**others, **tables, **{u.name: form for u in units if form in u.forms}} for form in forms},
     }
 
 

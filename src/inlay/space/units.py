@@ -49,7 +49,7 @@ class Unit:
     @property
     def table(self) -> str:
         """The form in which the constant that it takes its data from is stored in fewer bits; empty without one."""
-        own = {form: sites for form, sites in self.searched.items() if not sites[0][1].half}
+        own = {form: sites for form, sites in self.searched.items() if not any(q.half for _, q in sites)}
         return next((form for form, sites in own.items() if [p for p, _ in sites] == [Port(self.name, 0)]), "")
 
     def form_in(self, placement: Placement) -> str:
@@ -60,8 +60,8 @@ class Unit:
         found = ""
         for form, sites in self.forms.items():
             types = [placement.qtype(port) for port, _ in sites]
-            half = sites[0][1].half and None not in types and sites[0][1] in types
-            same = all(given is qtype for given, (_, qtype) in zip(types, sites, strict=True))
+            half = None not in types and any(q.half and q in types for _, q in sites)
+            same = bool(sites) and all(given is qtype for given, (_, qtype) in zip(types, sites, strict=True))
             if (half or same) and (not found or len(sites) > len(self.forms[found])):
                 found = form
         return found

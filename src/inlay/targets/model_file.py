@@ -82,10 +82,16 @@ class ModelFile:
         return tuple(found)
 
     def reference(self, feed: Feed) -> dict[str, np.ndarray]:
-        """Outputs by name, of ONNX Runtime without fusions: for runtimes that give none. Raises RunFailed."""
+        """Outputs by name, of ONNX Runtime without fusions: for runtimes that give none. Raises RunFailed.
+
+        What computes in half precision is rounded as its kernels do it (:mod:`inlay.model.passes.half`).
+        """
         if self._session is None:
+            from inlay.model.passes.half import rounded_file
+
             try:
-                self._session = NativeSession(str(self.path), optimize=False, fuse_qdq=False, threads=1)
+                path = rounded_file(self.path)
+                self._session = NativeSession(str(path), optimize=False, fuse_qdq=False, threads=1)
             except CompileFailed as error:
                 raise RunFailed(str(error)) from error
         return self._session.run(feed)

@@ -10,6 +10,8 @@ that nothing overflows, and it has next to no operators in bfloat16.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -41,6 +43,17 @@ def rounded_halves(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     model, _ = widen_halves(ir.from_proto(proto), rounding=True)
     return ir.to_proto(model)
+
+
+def rounded_file(path: Path) -> Path:
+    """The file of such a model: ``path`` itself, or one beside it, which finds the same external data."""
+    proto = onnx.load(str(path), load_external_data=False)
+    rounded = rounded_halves(proto)
+    if rounded is proto:
+        return path
+    twin = path.with_name(f"{path.stem}.rounded.onnx")
+    twin.write_bytes(rounded.SerializeToString())
+    return twin
 
 
 def widen_halves(model: ir.Model, rounding: bool = False) -> tuple[ir.Model, int]:

@@ -19,6 +19,7 @@ from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.halves import find_wide, keep_wide
 from inlay.prepare.model import PreparedModel, prepare, where_taken
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.smoothquant import find_scales
@@ -69,6 +70,7 @@ class QuantizeRequest:
     # processor's cost table and their own profiles, and for the target's usual one where it tells no latencies
     rules: Recipe | None = None
     quant_type: str = AUTO  # of activations, where the rules do not say
+    base: str = AUTO  # of what is not quantized
     # least SQNR of the worst output; only where there are no rules, and real samples
     bound_db: float | None = DEFAULT_MIN_SQNR_DB
     sizes: Mapping[str, int] = field(default_factory=dict)  # of dynamic dimensions that are to be fixed, by symbol
@@ -146,6 +148,8 @@ class OneShot:
         if asked.real and extraction is None:
             soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
+        least_db = DEFAULT_MIN_SQNR_DB if asked.bound_db is None else asked.bound_db
+        prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, least_db))
         return cls(
             asked=asked,
             worker=worker,

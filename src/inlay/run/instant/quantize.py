@@ -113,7 +113,7 @@ def quantize(
             (ELSEWHERE_S if is_elsewhere else INSTANT_S) - spent_s
         )  # a device may have been waited for until now
         made = create(asked.target, worker.fingerprint.facts)
-        target = Capabilities.of(made, asked.quant_type, asked.max_opset)
+        target = Capabilities.of(made, asked.quant_type, asked.max_opset, asked.base)
         known = None if rules is not None else read_costs(made, worker.fingerprint, given=asked.costs)
         # where nothing can be timed, the table's word is all that there is
         told = known is not None and ("latency" not in worker.lacks or known.table is not None)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from functools import partial
 
 from inlay.model.graph import Graph, Node
-from inlay.model.normalize import FloatRewrite
-from inlay.model.passes.half import widen_halves
 from inlay.space.rules import Needs, OpRule, Rules
 from inlay.targets.base import Capabilities, StatesCapabilities
 from inlay.targets.conditions import constant_weight, moves_activation, one_output
@@ -72,17 +70,9 @@ RULES = Rules(
 """Biases stay in float: DQ of 32-bit integers is not taken in. Nothing goes between Conv, BatchNormalization, Relu."""
 
 
-_HALVES = FloatRewrite(
-    "compute halves in float32",
-    widen_halves,
-    "units and Q/DQ are on float32; what may be in half precision is written in it again",
-    "",
-)
-
-
 class ExplicitQuantization(StatesCapabilities):
     """What every way of running TensorRT takes: plain Q/DQ nodes, by one table."""
 
     def capabilities(self) -> Capabilities:
         """What explicit Q/DQ nodes make TensorRT run in INT8."""
-        return Capabilities(RULES, (_HALVES,))
+        return Capabilities(RULES)
