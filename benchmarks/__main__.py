@@ -40,6 +40,7 @@ from benchmarks import (
     stopping,
     subjects,
     transfer,
+    uses,
     waste,
 )
 from benchmarks.popular import packages
@@ -248,6 +249,17 @@ def run_budgets(options: argparse.Namespace) -> None:
     write_table(options.out, "budgets", {"machine": facts(max(budgets.BUDGETS_S)), **table}, render.budgets)
 
 
+def run_uses(options: argparse.Namespace) -> None:
+    """``uses.json`` and ``.md``, of trained models."""
+    settings = {"budget": options.budget, "version": __version__}
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return uses.row(subject, work, options.budget)
+
+    rows = collect("uses", trained(options), options, make, settings, uses.line)
+    write_table(options.out, "uses", {"machine": facts(options.budget), "rows": rows}, uses.markdown)
+
+
 def run_stopping(options: argparse.Namespace) -> None:
     """``stopping.json`` and ``.md``."""
     settings = {"budget": options.budget, "version": __version__}
@@ -370,6 +382,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "ceilings": run_ceilings,
     "budgets": run_budgets,
     "stopping": run_stopping,
+    "uses": run_uses,
     "transfer": run_transfer,
     "popular": run_popular,
     "shipped": run_shipped,
