@@ -166,6 +166,7 @@ OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("export", (".",), {}, "missing a required argument: 'form'"),
     ("export", (".", None), {}, "form takes"),
     ("card", (".",), {"form": 5}, "form takes"),
+    ("gate", (".",), {"blocks": 0}, "the least is 1"),
     ("write_report", (5,), {}, "out takes"),
     ("regions", ("m.onnx",), {"maximum_sequence_region_size": 0}, "the least is 1"),
     ("calibrate_machine", (), {"budget": {}}, "budget takes"),

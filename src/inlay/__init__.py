@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from inlay.portfolio.fleet import fleet
     from inlay.recording.api import record
     from inlay.report.api import card, export, write_report
+    from inlay.report.gate import gate
     from inlay.run.options import TuneOptions
     from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
@@ -47,6 +48,7 @@ __all__ = [
     "explain",
     "export",
     "fleet",
+    "gate",
     "inspect",
     "list_targets",
     "quantize",

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import ParamSpec, TypeVar
 
-UNPROVEN, INTERRUPTED = 3, 130
-"""Exit codes that are no errors: a delivered model is not shown to keep its bound; the user stopped the command."""
+UNPROVEN, LIMIT_BROKEN, INTERRUPTED = 3, 4, 130
+"""Exit codes that are no errors: a model is not shown to keep its bound; it breaks a limit; the user stopped it."""
 
 
 class InlayError(Exception):

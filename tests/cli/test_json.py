@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[Sequence[str], set[str]]] = {
     "report": (("O",), {"path"}),
     "export": (("O", "--as", "csv", "--to", "trials.csv"), {"path"}),
     "card": (("O",), {"path"}),
+    "check": (("O", "--fail-sqnr", "1"), {"sqnr_db", "exit_code"}),
     "regions": (("M", *NULL), {"regions"}),
     "explain": (("Q", *NULL), {"operators"}),
     "cache show": (("O/pattern_cache.yaml",), set()),

@@ -37,6 +37,7 @@ _SHOWN = (
     "quantize",
     "calibrate-machine",
     "select",
+    "check",
     "inspect",
     "record",
     "report",

@@ -337,15 +337,15 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def parse_share(text: str) -> float:
+def parse_share(text: str, option: str = "--max-drop") -> float:
     """A drop: ``0.5%`` is 0.005, ``0.005`` itself. Raises UsageError."""
     body = text.strip()
     try:
         value = float(body.removesuffix("%")) / (100.0 if body.endswith("%") else 1.0)
     except ValueError:
-        raise UsageError(f"--max-drop {text}: give a number such as 0.005, or a share such as 0.5%") from None
+        raise UsageError(f"{option} {text}: give a number such as 0.005, or a share such as 0.5%") from None
     if not 0.0 <= value < float("inf"):
-        raise UsageError(f"--max-drop {text}: it must be a number, and not negative")
+        raise UsageError(f"{option} {text}: it must be a number, and not negative")
     return value
 
 
@@ -374,10 +374,10 @@ def parse_limits(option: str, limits: Sequence[str] | Mapping[str, float]) -> tu
     return tuple(found.items())
 
 
-def check_sqnr(least: float | None) -> float | None:
+def check_sqnr(least: float | None, option: str = "--min-sqnr") -> float | None:
     """A bound on the SQNR in dB, if it is one. Raises UsageError."""
     if least is not None and not -EXACT_DB < least < math.inf:
-        raise UsageError(f"--min-sqnr {least:g}: give decibels, more than {-EXACT_DB:g}, which bounds nothing")
+        raise UsageError(f"{option} {least:g}: give decibels, more than {-EXACT_DB:g}, which bounds nothing")
     return least
 
 

@@ -1,13 +1,17 @@
-"""``inlay report``, ``inlay export`` and ``inlay card``."""
+"""``inlay report``, ``inlay export``, ``inlay card`` and ``inlay check``."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from inlay.cli.options import options_of
+from inlay.cli.progress import progress_of
 from inlay.cli.terminal import JSON, answer
-from inlay.report import api
+from inlay.report import api, gate
 
 
 @options_of(api.write_report)
@@ -38,6 +42,15 @@ def card(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
         inlay card out
     """
     _written(as_json, api.card(**options))
+
+
+@options_of(gate.gate)
+def check(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
+    """Hold the model that a run delivered against limits, measured on this machine: one line and an exit code."""
+    with closing(progress_of(True)) as progress:
+        found = gate.gate(**options, progress=progress)
+    answer(as_json, {**vars(found), "exit_code": found.exit_code}, lambda: [str(found)])
+    raise typer.Exit(found.exit_code)
 
 
 def _written(as_json: bool, path: Path) -> None:
