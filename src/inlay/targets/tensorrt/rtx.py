@@ -14,7 +14,7 @@ from inlay.targets.tensorrt.bindings import RTX, load
 from inlay.targets.tensorrt.engine import build, compute_capability, device_name, driver_version
 from inlay.targets.tensorrt.estimate import GPUS, milliseconds
 from inlay.targets.tensorrt.reports import clock_of, kernels_of, layers_in_log
-from inlay.targets.tensorrt.rules import ExplicitQuantization
+from inlay.targets.tensorrt.rules import RTX_RULES, ExplicitQuantization
 from inlay.targets.tensorrt.target import EngineExecutable, at_least_none, use
 
 _USUAL = "SM89"
@@ -38,6 +38,7 @@ class TensorRtRtxTarget(ExplicitQuantization):
     """
 
     name = "tensorrt-rtx"
+    table = RTX_RULES
     heading = ("tensorrt-rtx", "device", "capability")
     remark = "Built by its compiler without a GPU in this project's tests; nothing of it has been timed on one yet"
 

@@ -8,6 +8,7 @@ commutes with them, and fuses what is left into the weighted operators.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from inlay.model.graph import Graph, Node
@@ -69,10 +70,16 @@ RULES = Rules(
 )
 """Biases stay in float: DQ of 32-bit integers is not taken in. Nothing goes between Conv, BatchNormalization, Relu."""
 
+_FLOAT_IN_RTX = ("ConvTranspose", "AveragePool", "GlobalAveragePool")
+RTX_RULES = replace(RULES, ops={op: row for op, row in RULES.ops.items() if op not in _FLOAT_IN_RTX})
+"""Without what the compiler of TensorRT for RTX 1.7 runs in float between Q/DQ nodes, as its list of kernels shows."""
+
 
 class ExplicitQuantization(StatesCapabilities):
     """What every way of running TensorRT takes: plain Q/DQ nodes, by one table."""
 
+    table = RULES
+
     def capabilities(self) -> Capabilities:
         """What explicit Q/DQ nodes make TensorRT run in INT8."""
-        return Capabilities(RULES)
+        return Capabilities(self.table)
