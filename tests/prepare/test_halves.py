@@ -131,3 +131,17 @@ def test_quantize_on_a_base(tmp_path: Path) -> None:
     assert gate.output[0].endswith("_fp16")
     inlay.quantize(model, tmp_path / "w.onnx", data=data, recipe="full-int8", target=target, base="fp32")
     assert "Cast" not in {n.op_type for n in onnx.load(tmp_path / "w.onnx").graph.node}
+
+
+def test_what_stays_in_float32_is_told(tmp_path: Path) -> None:
+    """By the result of a search and by an explanation, with the numbers that decided."""
+    (tmp_path / "m.onnx").write_bytes(planted(60.0).SerializeToString())
+    np.savez(tmp_path / "x.npz", x=np.concatenate(some(24)))
+    target = TargetSpec("null", {"half": True})
+    asked = TuneOptions(data=tmp_path / "x.npz", max_measurements=5, strategy="anchors")
+    result = inlay.tune(tmp_path / "m.onnx", asked, target=target, out=tmp_path / "run")
+    (note,) = [n for n in result.notes if "stay in fp32 beside fp16" in n]
+    assert "square (Mul): its numbers reach" in note
+    assert "fp16 ends at 65504" in note
+    found = inlay.explain(tmp_path / "m.onnx", target=target, data=tmp_path / "x.npz")
+    assert [n for n in found.notes if "square (Mul): its numbers reach" in n]

@@ -19,6 +19,7 @@ from inlay.explanation.experiments import Laboratory, Proven, does_run, prove
 from inlay.explanation.explanation import Explanation, Operator, Reason
 from inlay.explanation.faults import Suspect, misread, suspects
 from inlay.explanation.floats import InFloat, grouped, in_float
+from inlay.explanation.halves import kept_wide
 from inlay.explanation.losses import Losses, losses, too_late
 from inlay.explanation.removal import timed
 from inlay.explanation.waste import wasted
@@ -43,6 +44,7 @@ from inlay.targets.base import Capabilities, Feed, TargetSpec
 from inlay.targets.preconditions import preconditions_of
 from inlay.targets.registry import create, known_operators
 from inlay.trial import counted
+from inlay.types import AUTO
 
 Stage = Callable[[str], None]  # hears what is done next
 
@@ -119,6 +121,10 @@ def explain(
             stage("find out what INT8 could bring")
             capabilities = Capabilities.of(target)
             at_most = bound(file, capabilities, samples, worker, folder / "bound", feed, runs.factor)
+        wide = ""
+        if rules.halves and samples.kind != "random" and deadline.left:
+            stage("find what loses too much in half precision")
+            wide = kept_wide(file, Capabilities.of(target, base=AUTO), samples, folder / "halves", deadline)
         waste = wasted(runs.model.graph, runs.executed)
         if quantized and not failed:
             waste = timed(waste, worker, given, folder / "removals", feed, deadline)
@@ -144,6 +150,7 @@ def explain(
                 *file.notes,
                 *filter(None, [changed_since(file)]),
                 *_notes(samples, runs.executed),
+                *filter(None, [wide]),
                 *filter(None, [floats.problem, rounding.problem, at_most.problem]),
             ),
             facts=worker.fingerprint.facts,

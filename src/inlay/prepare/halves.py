@@ -27,6 +27,7 @@ from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qparams import QParamsTable
 from inlay.space.halves import half_form_of
 from inlay.space.units import Unit, able_in_half
+from inlay.trial import counted
 from inlay.types import QType
 
 SAMPLES = 6  # that units are measured on, evenly spaced
@@ -40,6 +41,7 @@ WITHIN_DB = 10.0  # by which the whole model must keep the bound, so that nine t
 
 Feed = Mapping[str, np.ndarray]
 _PREFIX = "inlay.half"
+_TOLD = 4  # units that a sentence names
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,17 @@ def keep_wide(prepared: PreparedModel, reasons: Mapping[str, str]) -> PreparedMo
     )
     prepared.emitter.able = able_in_half(units, prepared.rules)
     return replace(prepared, units=units, kept_wide={**prepared.kept_wide, **reasons})
+
+
+def told(prepared: PreparedModel) -> str:
+    """What stays in float32 beside half precision, and why, for people; empty where nothing does."""
+    base, kept = prepared.rules.base, prepared.kept_wide
+    if base is None or not kept:
+        return ""
+    lines = [f"{name} ({prepared.graph.node(name).op_type}): {why}" for name, why in kept.items()]
+    more = f"; and {len(lines) - _TOLD} more" if len(lines) > _TOLD else ""
+    every = len(kept) + sum(base.value in u.forms for u in prepared.units)
+    return f"{len(kept)} of {counted(every, 'unit')} stay in fp32 beside {base.value}: {'; '.join(lines[:_TOLD])}{more}"
 
 
 def find_wide(

@@ -176,11 +176,11 @@ class Emitter:
             if base.HasField(field):
                 setattr(proto, field, getattr(base, field))
         proto.opset_import.extend(base.opset_import)
-        proto.metadata_props.extend(base.metadata_props)
-        proto.functions.extend(base.functions)
         facts = dict(metadata or {})
         if len(placement):  # so that extract knows that no activation was dropped for a Q
             facts.setdefault("inlay.version", __version__)
+        proto.metadata_props.extend(entry for entry in base.metadata_props if entry.key not in facts)
+        proto.functions.extend(base.functions)
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
         self._write_graph(proto.graph, base.graph, sites)

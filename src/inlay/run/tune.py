@@ -21,6 +21,7 @@ from inlay.model.heard import doing
 from inlay.model.passes.branches import METADATA
 from inlay.model.pinned import random_note
 from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.halves import told
 from inlay.run.budget import Budget, SearchTime, TimeLimit
 from inlay.run.confirm.contenders import contenders_of
 from inlay.run.confirm.crossfit import CrossFit, cross_fitted, stated_on
@@ -282,6 +283,7 @@ def _result(
         bound=inputs.config.bound,
         data_kind=inputs.samples.kind,
         verified=inputs.parts.verified,
+        kept_wide=told(model.prepared),
         inputs=[*(limits if confirmed.best.origin != ORIGINAL else ()), *fixable_notes(inputs.file, inputs.samples)],
     )
     notes = notes_for(

@@ -50,6 +50,7 @@ class About:
     data_kind: str  # of the samples
     verified: bool  # some of these were held back
     inputs: Sequence[str] = ()  # what is to be said of the model's inputs
+    kept_wide: str = ""  # what stays in float32 beside half precision
 
 
 def notes_for(
@@ -98,6 +99,7 @@ def notes_for(
         *(() if own_precision else _signal_notes(confirmed, found.anchors, about.imported)),
         *_silent_notes(confirmed),
         *_integer_notes(units),
+        *filter(None, [about.kept_wide]),
         *about.inputs,
         *_float_notes(found, units, why_slow),
         *_rewrite_notes(confirmed, about.rewrites),

@@ -26,7 +26,8 @@ from inlay.types import QType
 from inlay.yaml_file import read_yaml
 
 FORMAT, VERSION = "inlay-rules", 1
-_TYPES = {t.value: t for t in QType}
+_TYPES = {t.value: t for t in QType if not t.half}
+_HALVES = {t.value: t for t in QType if t.half}
 _NEEDS = {n.value: n for n in Needs}
 _CONDITIONS = {
     name: found
@@ -130,6 +131,7 @@ _RULES: Mapping[str, Callable[[Any], Any]] = {
     "fuses_residual_add": _switch,
     "other_activations": lambda value: frozenset(_TYPES[name] for name in value),
     "fast": lambda value: {_TYPES[name]: _names(ops) for name, ops in dict(value).items()},
+    "halves": lambda value: frozenset(_HALVES[name] for name in value),
     "requantize_cost": float,
     "unfold_cost": float,
     "product_cost": float,
