@@ -276,7 +276,7 @@ def quantize(
             rules=rules,
             quant_type=wish.quant_type,
             base=wish.base,
-            bound_db=check_sqnr(wish.min_sqnr),
+            bound_db=None if wish.min_sqnr is None else check_sqnr(wish.min_sqnr),
             sizes={**common, **given.sizes},
             augment=wish.augment,
             seed=wish.seed,

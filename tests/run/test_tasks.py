@@ -141,6 +141,15 @@ def test_an_embedding_is_bound_as_one_unless_an_sqnr_is_asked_for(tmp_path: Path
         inlay.select(tmp_path / "out2", to=tmp_path / "no.onnx", max_drop=0.02)
 
 
+@pytest.mark.parametrize(("asked", "least_db"), [(None, 14.0), (20.0, 20.0), (25.0, 25.0)])
+def test_quantize_bounds_an_embedding_as_tune_does(asked: float | None, least_db: float, tmp_path: Path) -> None:
+    onnx.save(encoder(), tmp_path / "m.onnx")
+    done = inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=feeds(16), min_sqnr=asked)
+    assert done.asked_db == least_db
+    assert done.by_costs is not None
+    assert done.by_costs.bound_db == least_db
+
+
 def test_what_an_embedding_may_lose_without_being_asked() -> None:
     """Noise of 17 dB is well within it; a cosine that falls too far is not, nor are ranks that are lost."""
     rng = np.random.default_rng(0)

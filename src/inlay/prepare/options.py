@@ -274,7 +274,11 @@ RECIPE = Option(
     metavar="RECIPE",
 )
 INSTANT_MIN_SQNR = Option(
-    f"Least SQNR of the worst output, where --recipe is {BY_COSTS}.", "In dB.", metavar="DB", type=float
+    f"Least SQNR of the worst output, where --recipe is {BY_COSTS}; by default {DEFAULT_MIN_SQNR_DB:g}, or the bound "
+    "of tasks that have a better measure, such as embeddings.",
+    "In dB.",
+    metavar="DB",
+    type=float,
 )
 PROCESSORS = Option(
     "For a processor that is not here, such as avx2, avx512-vnni, amx, armv8.2-dotprod: its rules, costs and numerics "

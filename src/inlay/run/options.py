@@ -104,7 +104,7 @@ class QuantizeOptions(OneTarget):
     recipe: Annotated[str | Path | Recipe, options.RECIPE] = options.BY_COSTS
     processors: Annotated[Sequence[str], options.PROCESSORS] = ()
     costs: Annotated[str | Path | None, options.COSTS] = None
-    min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = options.DEFAULT_MIN_SQNR_DB
+    min_sqnr: Annotated[float | None, options.INSTANT_MIN_SQNR] = None
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type
     base: Annotated[str, options.BASE] = TuneConfig.base
     max_opset: Annotated[int | None, options.MAX_OPSET] = TuneConfig.max_opset

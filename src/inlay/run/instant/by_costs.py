@@ -29,7 +29,6 @@ from inlay.model.heard import doing
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge
 from inlay.quant.observers import Method
-from inlay.quant.tasks.recognize import task_of
 from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.instant.proposal import Choice, Instant
 from inlay.run.instant.shapes import Here
@@ -143,7 +142,7 @@ def choose_by_costs(
         InlayError: the model cannot be calibrated.
     """
     prepared, samples = one_shot.prepared, one_shot.asked.samples
-    bound_db = one_shot.asked.bound_db if one_shot.asked.real else None
+    bound_db = one_shot.bound.min_sqnr_db if one_shot.asked.real else None
     begun = deadline.clock()
     Thread(target=_load_meanwhile, daemon=True).start()
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
@@ -222,8 +221,7 @@ class _Race:
         self._worker = one_shot.worker
         self._timing = "latency" not in self._worker.lacks
         self._glances: dict[str, float] = {}
-        bound = Bound(bound_db)
-        task = task_of(one_shot.scored, one_shot.reference)
+        bound, task = (Bound(), None) if bound_db is None else (one_shot.bound, one_shot.task)
         confidence = None if bound_db is None else UNCHECKED
         self._judge = Judge(one_shot.reference, one_shot.scored, bound, confidence=confidence, task=task)
 

@@ -25,6 +25,8 @@ from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.smoothquant import find_scales
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.quant.tasks.recognize import task_of
+from inlay.quant.tasks.task import Task
 from inlay.run.reference import RunFiles
 from inlay.run.robustness import StressTest, variations_of
 from inlay.space.recipe import Recipe
@@ -66,13 +68,12 @@ class QuantizeRequest:
     target: TargetSpec  # where it will run
     samples: Samples  # real ones, or random ones, which neither choose ranges nor measure accuracy
     specs: Sequence[InputSpec]  # of the inputs, with the sizes that dynamic dimensions have
-    # which operators, in which types; None for the fastest within `bound_db` of a few that are built, by the
+    # which operators, in which types; None for the fastest within the bound of a few that are built, by the
     # processor's cost table and their own profiles, and for the target's usual one where it tells no latencies
     rules: Recipe | None = None
     quant_type: str = AUTO  # of activations, where the rules do not say
     base: str = AUTO  # of what is not quantized
-    # least SQNR of the worst output; only where there are no rules, and real samples
-    bound_db: float | None = DEFAULT_MIN_SQNR_DB
+    bound_db: float | None = None  # least SQNR of the worst output; None for what is usual, by the model's task
     sizes: Mapping[str, int] = field(default_factory=dict)  # of dynamic dimensions that are to be fixed, by symbol
     augment: str = "auto"  # how samples are varied, as in `stress_set`
     seed: int = 0  # of the variations, and of the order of measurements
@@ -106,6 +107,8 @@ class OneShot:
     reference: Sequence[Outputs]  # outputs of the given model for each of them
     test: StressTest  # variations of them
     prepared: PreparedModel  # the model
+    bound: Bound  # what is to be kept: as asked for, or usual for such a model
+    task: Task | None  # what the model is for, where that is sure; it binds where the bound is its own
     timed: Path  # what models are timed and profiled on: one sample, or some that together take all branches
 
     @classmethod
@@ -148,9 +151,14 @@ class OneShot:
         if asked.real and extraction is None:
             soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
-        least_db = DEFAULT_MIN_SQNR_DB if asked.bound_db is None else asked.bound_db
-        prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, least_db))
+        asked_for = Bound(DEFAULT_MIN_SQNR_DB, is_usual=True) if asked.bound_db is None else Bound(asked.bound_db)
+        task = task_of(scored, reference)
+        bound = asked_for if task is None else task.usual(asked_for)
+        assert bound.min_sqnr_db is not None, "each of them has one"
+        prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, bound.min_sqnr_db))
         return cls(
+            bound=bound,
+            task=None if task is None else task.bound(binds=bool(bound.in_task)),
             asked=asked,
             worker=worker,
             scored=scored,

@@ -105,7 +105,7 @@ def quantize(
     refuse_odd_name(out)
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {out.parent}")
-    rules, samples, bound_db = asked.rules, asked.samples, asked.bound_db
+    rules, samples = asked.rules, asked.samples
     spent_s = 0.0 if begun is None else NEVER.clock() - begun
     with scratch() as work, lab.start(asked.target, work, usual_limit) as worker:
         is_elsewhere = "processor" in worker.fingerprint.facts
@@ -173,7 +173,7 @@ def quantize(
         frozen=frozen,
         robustness=loss,
         samples=len(samples),
-        asked_db=DEFAULT_MIN_SQNR_DB if bound_db is None else bound_db,
+        asked_db=one_shot.bound.min_sqnr_db or DEFAULT_MIN_SQNR_DB,
         silent=one_shot.judge.silent,
         quantizable=any(u.quantizable for u in prepared.units),
         given_quantized=prepared.extraction is not None,
