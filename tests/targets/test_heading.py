@@ -23,7 +23,7 @@ from inlay.run.compare import BenchRow
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.targets.base import TargetSpec
-from inlay.targets.registry import available, create, heading_of, options_in
+from inlay.targets.registry import available, create, heading_of, options_in, options_of
 from inlay.testing import random_feed
 from inlay.trial import Interval
 from tests.support.branches import branches
@@ -85,7 +85,7 @@ def test_every_installed_target_is_headed_by_facts_that_it_has(name: str) -> Non
     except InlayError as error:
         pytest.skip(str(error))
     chosen = getattr(target, "heading", ())
-    assert set(chosen) <= set(facts)
+    assert set(chosen) <= {*facts, *options_of(name)}, "some are there only where an option asks for them"
     told = heading_of(name, facts)
     assert told
     assert told.endswith("estimated") == (facts.get("kind") == "estimate")
