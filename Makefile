@@ -14,7 +14,7 @@ LOCK := requirements/dev.lock
 BUDGET ?= 1h
 JOBS ?= auto
 PARALLEL = -n $(JOBS) --dist worksteal
-.PHONY: help setup demo test test-all test-wheel test-lowest browser services engines fuzz lint format bench layout surface core docs changelog release dist extras lock clean
+.PHONY: help setup demo test test-all test-wheel test-lowest browser services engines emulated-arm fuzz lint format bench layout surface core docs changelog release dist extras lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -56,6 +56,9 @@ ENGINES := tensorrt-rtx-cu13-bindings==1.7.1.116 tensorrt-rtx-cu13-libs==1.7.1.1
 engines: $(STAMP)  ## install NVIDIA's compiler for RTX GPUs (110 MB), and what is checked of TensorRT's own API
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENGINES) \
 	  || echo "TensorRT for RTX could not be installed: tests that build engines are skipped"
+
+emulated-arm: $(STAMP)  ## unpack ONNX Runtime for ARM64 and an emulator into the cache, where there is Debian's apt
+	@$(BIN)/python -m tests.support.emulated_arm
 
 fuzz: $(STAMP)  ## attack every command with hostile inputs for BUDGET=1h; reproducers go to out/findings
 	$(BIN)/python -m tests.attack fuzz --budget $(BUDGET) $(ARGS)

@@ -130,7 +130,9 @@ def read_costs(
     if shipped is not None and target.fingerprint() == fingerprint:
         table, facts = _load(shipped)
         better = "" if each else "; inlay calibrate-machine measures this one"
-        of = facts.get("priced by") or f"measured on {facts.get('cpu', 'another processor')} ({facts.get('isa', '')})"
+        of = f"measured on {facts.get('cpu', 'another processor')} ({facts.get('isa', '')})"
+        if "priced by" in facts:
+            of = f"priced by {facts['priced by']}"
         return MachineCosts(table, f"shipped, {of}{better}", warning=warning)
     why = f"nothing is known about this processor's kernels: inlay calibrate-machine{there} measures them"
     if not isinstance(target, Calibrates):
@@ -167,6 +169,9 @@ def _load(path: Path) -> tuple[CostTable | None, dict[str, str]]:
     Raises ValueError, OSError, DataError.
     """
     content = _content(path)
+    if "like" in content:  # priced by what instructions do, in terms of a table that was measured
+        table, _ = _load(path.with_name(f"{content['like']}.json"))
+        return table and table.with_products(float(content["low products"])), content["facts"]
     only_peaks = "peaks" in content and "fits" not in content
     return None if only_peaks else CostTable.from_json(content.get("fits")), content["facts"]
 

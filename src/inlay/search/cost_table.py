@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +82,14 @@ class CostTable:
             if plain and rewritten is not None and rewritten < (1.0 - policy.PRICED_REWRITE_GAIN) * plain:
                 found |= RewriteChoice(frozenset({rewrite}), {unit.name: rewritten / plain})
         return found
+
+    def with_products(self, times: float) -> CostTable:
+        """The same where multiply-accumulates in low precision take so many times as long."""
+        fits = {
+            (kind, state): replace(fit, ns=(fit.ns[0], fit.ns[1] * times, *fit.ns[2:])) if "low" in state else fit
+            for (kind, state), fit in self.fits.items()
+        }
+        return CostTable(fits)
 
     def as_json(self) -> list[list[Any]]:
         """As plain data; see :meth:`from_json`."""

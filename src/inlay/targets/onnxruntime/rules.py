@@ -154,11 +154,22 @@ _PRODUCT_NS = 0.003
 _FLOAT_AGAIN_NS = 100.0  # a Relu that does not fold keeps its convolution in float
 
 
-def rules_for(machine: str | None = None, flags: frozenset[str] | None = None, narrow: bool | None = None) -> Rules:
+_INT8_BLOCKS = {"DepthToSpace", "ConvTranspose"}
+"""Operators that need DepthToSpace of int8, which is there from 1.28 on: before, such a model does not load."""
+
+
+def _lacks_blocks(version: str) -> bool:
+    numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
+    return len(numbers) == 2 and numbers < [1, 28]
+
+
+def rules_for(
+    machine: str | None = None, flags: frozenset[str] | None = None, narrow: bool | None = None, version: str = ""
+) -> Rules:
     """The rules on a CPU: uint8 activations on x86, int8 elsewhere; 7-bit weights where 8-bit products saturate.
 
     Whether they do is a matter of its ``flags``, unless ``narrow`` says it: pairs of products of uint8 and weights up
-    to 63 in 7 bits add up to 32130 at most, which 16 bits hold.
+    to 63 in 7 bits add up to 32130 at most, which 16 bits hold. ``version`` is that of the runtime; empty for the last.
     """
     machine = machine or platform.machine()
     flags = cpu_flags() if flags is None else flags
@@ -168,7 +179,7 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None, n
         activation=QType.UINT8 if x86 else QType.INT8,
         weight=QType.INT8,
         weight_limit=127 if wide else 63,
-        ops=OPS,
+        ops=OPS if x86 or not _lacks_blocks(version) else {n: r for n, r in OPS.items() if n not in _INT8_BLOCKS},
         share=frozenset({"Concat"}),
         requantize_cost=_TABLE_NS,
         unfold_cost=_FLOAT_AGAIN_NS,

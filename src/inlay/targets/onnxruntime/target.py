@@ -51,6 +51,7 @@ def capabilities_for(
     flags: frozenset[str] | None = None,
     level2: int | None = None,
     narrow: bool | None = None,
+    version: str = "",
 ) -> Capabilities:
     """What the runtime runs on a CPU, and its rewrites.
 
@@ -59,13 +60,14 @@ def capabilities_for(
         flags: likewise.
         level2: bytes of its second-level cache; by default of this one.
         narrow: whether weights have 7 bits; by default where products saturate.
+        version: of the runtime; empty for the last one that is known.
     """
     # A worker never asks: it starts without these, and without the graph library behind them.
     from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
     from inlay.targets.onnxruntime.rewrites import rewrites_for
     from inlay.targets.onnxruntime.rules import rules_for
 
-    rules = rules_for(machine, flags, narrow)
+    rules = rules_for(machine, flags, narrow, version)
     return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed, level2 or level2_bytes()))
 
 
@@ -148,7 +150,9 @@ class OrtCpuTarget(StatesCapabilities):
     def capabilities(self) -> Capabilities:
         """What its CPU runs in 8 bits, and how it is written."""
         narrow = any_saturates(self.processor) if self.processor else None
-        return capabilities_for(*processor_of(self._facts), None if self._facts is None else USUAL_LEVEL2, narrow)
+        level2 = None if self._facts is None else USUAL_LEVEL2
+        version = self.fingerprint().facts["onnxruntime"]
+        return capabilities_for(*processor_of(self._facts), level2, narrow, version)
 
     def integer_operators(self) -> tuple[IntegerOperator, ...]:
         """All of :data:`~inlay.targets.onnxruntime.integer_operators.OPERATORS`."""
