@@ -101,7 +101,7 @@ TUNE: list[tuple[dict[str, Any], str]] = [
     ({"data": 5}, "data takes"),
     ({"data": {"x": "text"}}, "x"),
     ({"data": [1, 2]}, "instead of a mapping"),
-    ({"data": np.zeros((3, 3))}, "instead of a mapping"),
+    ({"data": np.zeros((3, 3))}, "expects rank 4, the array has shape [3, 3]"),
     ({"images": {"mean": 1}}, "images takes"),
     ({"min_sqnr": "20"}, "min_sqnr takes float"),
     ({"min_sqnr": float("nan")}, "min-sqnr"),

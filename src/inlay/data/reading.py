@@ -16,12 +16,15 @@ import numpy as np
 
 from inlay.data.archives import as_text, read_arrays, read_tensor
 from inlay.data.images import Images, image_files, read_images
+from inlay.data.objects import MOST_SAMPLES, arrays_of, as_array, as_feeds, as_given, batches, is_loader
 from inlay.data.samples import Feed, InputSpec, Samples
+from inlay.data.sets import is_saved_set, open_set
+from inlay.data.sounds import read_sounds, sound_files, sounds_in
+from inlay.data.tables import read_table
 from inlay.data.tokens import read_token_lines
 from inlay.errors import DataError, InlayError, UsageError
 
 _FORMS = ("*.npz", "*.npy", "test_data_set_*/input_*.pb")
-_MOST_SAMPLES = 1_000_000  # A run uses some thousands; a million rows as arrays of their own take about 0.2 GB
 Find = Callable[[str, str, Callable[[Any], Any]], Callable[..., Any]]
 """Finds a user's function: by ``module:function`` and the option that names it, with what turns its result into
 arrays of Inlay's."""
@@ -75,6 +78,14 @@ def read_samples(
         if not path.is_file():
             raise DataError(f"--data {text}: no such file")
         return checked(read_token_lines(path, specs), "jsonl", text, specs)
+    if path.suffix == ".csv":
+        if not path.is_file():
+            raise DataError(f"--data {text}: no such file")
+        return checked(_rows(read_table(path, specs), specs, text), "csv", text, specs)
+    if (sounds := sounds_in(text)) is not None:
+        name = sounds.name if ":" in sounds.name else ""
+        own = find(name, "--data", partial(as_array, name="its result", where=f"--data {text}")) if name else None
+        return checked(read_sounds(sounds, [s for s in specs if s.fixed is None], own), "sounds", text, specs)
     if ":" in text and not path.exists():
         function = find(text, "--data", partial(as_given, f"--data {text}"))
         try:
@@ -85,7 +96,8 @@ def read_samples(
             raise DataError(f"--data {text} failed: {blame(error)}") from error
         return checked(feeds, "function", text, specs)
     raise DataError(
-        f"--data {text}: give a .npz or .jsonl file, a folder of .npz/.npy/images/test_data_set_*, or module:function"
+        f"--data {text}: give a .npz, .jsonl or .csv file, a folder of .npz/.npy/images/test_data_set_*, "
+        "a saved data set, FRONT_END:FOLDER of .wav files, or module:function"
     )
 
 
@@ -137,36 +149,6 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def as_given(where: str, given: object) -> Feed | list[Feed]:
-    """What a function or a caller gave for samples, as arrays that nobody else changes: of a generator all it yields.
-
-    Args:
-        given: feeds one by one, or one mapping of stacked arrays.
-
-    Raises:
-        DataError: it gave something else than mappings of arrays.
-    """
-    if isinstance(given, Mapping):
-        return arrays_of(given, where)
-    found = list[Feed]()
-    for feed in itertools.islice(given, _MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
-        found.append(arrays_of(feed, where, f", sample {len(found)}"))
-    return found
-
-
-def arrays_of(given: object, who: str, which: str = "") -> Feed:
-    """Arrays by name, of numbers or text: objects of other kinds are code, and do not travel.
-
-    Messages say ``who`` gave ``which``.
-
-    Raises:
-        DataError: it is something else.
-    """
-    if not isinstance(given, Mapping):
-        raise DataError(f"{who}: gave {type(given).__name__} instead of a mapping of arrays by input name")
-    return {str(name): _array(value, str(name), f"{who}{which}") for name, value in given.items()}
-
-
 def blame(error: BaseException) -> str:
     """What went wrong in the user's own code, and where."""
     try:
@@ -179,22 +161,12 @@ def blame(error: BaseException) -> str:
 
 
 def _feeds(given: object, specs: Sequence[InputSpec], where: str) -> list[Feed]:
-    """Feeds from what a function or a caller gave: feeds one by one, or one mapping of stacked arrays."""
-    found = as_given(where, given)
+    """Feeds from what a function or a caller gave: feeds one by one, stacked arrays by name, or what holds them."""
+    if is_loader(given):
+        rows = (_rows(arrays_of(batch, where), specs, where) for batch in batches(given, specs, where))
+        return list(itertools.islice(itertools.chain.from_iterable(rows), MOST_SAMPLES))
+    found = as_given(where, as_feeds(given, specs, where))
     return found if isinstance(found, list) else _rows(found, specs, where)
-
-
-def _array(given: object, name: str, where: str) -> np.ndarray:
-    """An array of its own: a generator may fill one again and again. Raises DataError where it makes none."""
-    try:
-        array = as_text(np.array(given))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: {name} holds bytes that are not UTF-8") from error
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{where}: {name} is not an array: its lists have different lengths") from error
-    if array.dtype.hasobject:
-        raise DataError(f"{where}: {name} got object: give an array of str, or of numbers")
-    return array
 
 
 def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
@@ -216,8 +188,8 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
     columns, shared = dict[str, Sequence[np.ndarray]](), Feed()
     for spec in (s for s in specs if s.name in arrays):
         array = arrays[spec.name]
-        if array.ndim and len(array) > _MOST_SAMPLES:
-            raise DataError(f"{where}: {len(array)} rows for input {spec.name}; give at most {_MOST_SAMPLES}")
+        if array.ndim and len(array) > MOST_SAMPLES:
+            raise DataError(f"{where}: {len(array)} rows for input {spec.name}; give at most {MOST_SAMPLES}")
         rank = None if spec.dims is None else len(spec.dims)
         if rank == 0 and array.ndim == 0:
             shared[spec.name] = array
@@ -259,6 +231,8 @@ def files_of(source: object) -> list[Path]:
     if not isinstance(source, (str, Path)):
         return []
     path = Path(source)
+    if (sounds := sounds_in(str(source))) is not None:
+        return sounds.files
     return [path] if path.is_file() else _array_files(path) or image_files(path)
 
 
@@ -271,6 +245,13 @@ def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
     if sets:
         return checked([_test_data_set(p, specs) for p in sets], "folder", str(folder), specs)
     files = sorted([*folder.glob("*.npz"), *folder.glob("*.npy")])
+    if not files and is_saved_set(folder):
+        return checked(_feeds(open_set(folder), specs, f"--data {folder}"), "dataset", str(folder), specs)
+    if not files and sound_files(folder):
+        raise DataError(
+            f"--data {folder}: holds .wav files: say what the model takes of them: --data waveform:{folder}, "
+            f"--data log-mel:{folder}, or --data module:function:{folder}"
+        )
     if not files:
         raise DataError(f"--data {folder}: holds neither .npz, .npy, images nor test_data_set_* folders")
     feeds: list[Feed] = []

@@ -12,7 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from inlay.data.reading import Find, arrays_of, checked, found_here
+from inlay.data.objects import arrays_of
+from inlay.data.reading import Find, checked, found_here
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.data.variations import (
     CHANGES,

@@ -63,9 +63,9 @@ TARGET_OPTIONS = Option(
     repeated=True,
 )
 DATA = Option(
-    "Samples: a .npz (an array per input, first axis = samples), .jsonl (tokens), a folder of such files or of images, "
-    "or module:function.",
-    "Or feeds ({input: array}); None for random inputs.",
+    "Samples: a .npz (an array per input, first axis = samples), .jsonl (tokens), .csv, a folder of such files or of "
+    "images, a saved data set, waveform:FOLDER or log-mel:FOLDER of .wav files, or module:function.",
+    "Or feeds ({input: array}), arrays, a calibration reader, a data set, or a loader; None for random inputs.",
     metavar="SAMPLES",
     show_default=False,
 )

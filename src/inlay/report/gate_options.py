@@ -154,12 +154,11 @@ class Delivered:
     def data(self, wish: GateOptions) -> DataSource:
         """The samples: those that are asked for, or those of the run, where they are files that are still there.
 
-        A run that was told how images become arrays must be told again: its command may be of another version.
+        Where a run was told how images become arrays, the gate must be told, too.
         """
         if wish.data is not None or wish.images is not None:
             return wish.data
-        told = any(part.flags[0] in self.said for _, part in options.IMAGES.fields if part.flags)
-        return None if told else self.file_said("--data")
+        return None if "--preprocess" in self.said else self.file_said("--data")
 
 
 def options_said(command: str) -> dict[str, list[str]]:
