@@ -76,6 +76,12 @@ LITTLE = "readings too few for more"
 """Why only the lower bound of a ratio is shown."""
 
 
+def shown_use(name: str, streams: int) -> str:
+    """A use other than the one that a model was tuned for, as in ``result.json``, for people."""
+    known = {"latency": "one at a time", "cpu-time": "in processor time", "cold": "behind other work"}
+    return known.get(name, f"with {streams} at once")
+
+
 def shown_ratio(found: Interval, digits: int = 2) -> str:
     """A ratio for people, with its interval: its lower bound where that is wide, no number where there is none."""
     if not found.is_told:

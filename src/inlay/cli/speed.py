@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from inlay.run.ceiling.bound import Ceiling, Ceilings
 from inlay.run.result import Best, TuneResult
 from inlay.search.peaks import Peaks
-from inlay.trial import shown_ratio
+from inlay.trial import shown_ratio, shown_use
 
 _MEANS = {
     "throughput": "times are those of many inferences at once, per inference",
     "cpu-time": "times are those of all cores together, per inference",
 }
-_IN_USE = {"latency": "one at a time", "cpu-time": "in processor time", "cold": "behind other work"}
 UNKNOWN = "Ceiling: not known before inlay calibrate-machine has measured this processor's peaks, once"
 
 
@@ -22,7 +21,7 @@ def use_lines(best: Best, objective: str) -> Iterator[str]:
     if objective in _MEANS:
         yield f"  Objective: {objective}: {_MEANS[objective]}."
     others = [use for use in best.uses if use.name != objective]
-    found = [f"{shown_ratio(u.speedup)} {_IN_USE.get(u.name, f'with {u.streams} at once')}" for u in others]
+    found = [f"{shown_ratio(u.speedup)} {shown_use(u.name, u.streams)}" for u in others]
     if found:
         yield f"  In other uses: {', '.join(found)}."
     for use in best.uses:

@@ -18,7 +18,7 @@ from inlay.report.folder import FinishedRun, facts_of, interval_of
 from inlay.report.page import accuracy_words, megabytes, verdict
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import shown_latency, shown_ratio
+from inlay.trial import shown_latency, shown_ratio, shown_use
 
 MARK = "<!-- written by inlay card -->"
 """In every card for people: a README without it is somebody's own, and is not replaced."""
@@ -68,6 +68,10 @@ def card(run: FinishedRun) -> dict[str, Any]:
             "shown": shown_latency(best["latency_ms"], speed, unit_of(facts)),
             "speedup_shown": shown_ratio(speed),
         },
+        "uses": [
+            {"use": shown_use(use["use"], use["streams"]), "speedup_shown": shown_ratio(interval_of(use))}
+            for use in best.get("uses") or ()
+        ],
         "accuracy": {
             "sentence": _unplaced(accuracy_words(result)),
             "bound": result["bound"],
@@ -138,6 +142,7 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
             ("file", file["name"], given["name"]),
             ("latency", latency["shown"], f"{given['latency_ms']:.3f} {latency['unit']}"),
             ("speed-up, 95 % interval", latency["speedup_shown"], "1.00x"),
+            *((use["use"], use["speedup_shown"], "1.00x") for use in card["uses"]),
             ("size with weights", megabytes(file["size_bytes"]), megabytes(given["size_bytes"])),
             ("memory of a session", megabytes(file["memory_bytes"]), megabytes(given["memory_bytes"])),
             ("Q/DQ pairs", str(file["qdq_pairs"]), ""),
