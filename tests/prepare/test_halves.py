@@ -107,7 +107,8 @@ def test_a_search_over_half_precision_from_end_to_end(tmp_path: Path) -> None:
     target = TargetSpec("null", {"half": True})
     common = TuneOptions(data=data, max_measurements=9, min_sqnr=20.0)
     found = inlay.tune(model, common, target=target, out=tmp_path / "run")
-    assert {"float", "full-int8", "fp16"} <= {a.name for a in found.anchors}
+    usual = {"full-int8, minmax ranges", "full-int8, entropy ranges"}  # as NVIDIA's tool would calibrate
+    assert {"float", "full-int8", "fp16"} | usual <= {a.name for a in found.anchors}
     plain = inlay.tune(model, common, target=target, out=tmp_path / "plain", base="fp32")
     assert "fp16" not in {a.name for a in plain.anchors}
     delivered = onnx.load(found.model_path)

@@ -28,6 +28,7 @@ from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.smoothquant import Scales, Smoothed, find_scales, smoothed
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Judge
+from inlay.quant.observers import Method
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import (
     BASE,
@@ -53,10 +54,13 @@ from inlay.run.robustness import StressTest, variations_of
 from inlay.run.schedule import CALIBRATING, SMOOTHING
 from inlay.run.session import Session
 from inlay.search.baselines import CONV_MATMUL, FULL_INT8, anchor_placements
-from inlay.targets.base import Capabilities
+from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.registry import create
 from inlay.trial import counted
 from inlay.types import Placement
+
+_USUAL: tuple[Method, ...] = ("minmax", "entropy")
+"""Its calibrators, ``max`` and ``entropy``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +72,14 @@ class Calibrated:
         imported: quantized models to start from and to beat.
         candidates: turns placements into files.
         test: variations of the selection samples.
+        usual: full INT8 beside half precision with ranges as NVIDIA's tool chooses them, by name: more files to beat.
     """
 
     prepared: PreparedModel
     imported: ImportedQDQ
     candidates: CandidateWriter
     test: StressTest
+    usual: tuple[tuple[str, Artifact], ...] = ()
 
 
 def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
@@ -113,9 +119,9 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     test = stress_test(session, "varied", session.inputs.parts.selection, given)
     stress = calibration_stress(session)
     with session.calibrating():
-        candidates = _candidates(session, given, prepared, imported, deadline, stress, test)
+        candidates, usual = _candidates(session, given, prepared, imported, deadline, stress, test)
     session.calibrated(prepared)
-    return Calibrated(prepared, imported, candidates, test)
+    return Calibrated(prepared, imported, candidates, test, usual)
 
 
 def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
@@ -196,8 +202,8 @@ def _candidates(
     deadline: Deadline,
     stress: StressSet,
     test: StressTest,
-) -> CandidateWriter:
-    """What writes placements, with the qparams of all values chosen by ``deadline``.
+) -> tuple[CandidateWriter, tuple[tuple[str, Artifact], ...]]:
+    """What writes placements, with the qparams of all values chosen by ``deadline``, and :attr:`Calibrated.usual`.
 
     Args:
         session: the run.
@@ -263,7 +269,14 @@ def _candidates(
     table = choice.table(prepared, observed, fixed)
     journal.record_fact(CALIBRATION, CalibrationRecord(digest, runtime, config.target, table.as_json()))
     journal.record_feed("shapes", parts.calibration.feeds[0])
-    return CandidateWriter(prepared, table, digest, runtime)
+    usual: list[tuple[str, Artifact]] = []
+    if prepared.rules.base is not None and config.max_builds is None:
+        full = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(FULL_INT8, Placement())
+        for method in _USUAL if len(full) else ():
+            writer = CandidateWriter(prepared, CalibrationChoice(method).table(prepared, observed), method, runtime)
+            file = writer.deliver(full, session.work / f"full-int8-{method}.onnx")
+            usual.append((f"{FULL_INT8}, {method} ranges", file))
+    return CandidateWriter(prepared, table, digest, runtime), tuple(usual)
 
 
 def calibration_stress(session: Session) -> StressSet:

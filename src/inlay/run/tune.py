@@ -176,8 +176,9 @@ def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _Searc
     evaluator, interrupted = search.evaluator, False
     session.stage("search", search.time.end)
     try:
-        for file in model.imported.files:
-            proposal = Proposal(Placement(), f"qdq-baseline: {file.path.name}", anchor=True)
+        given = [(f"qdq-baseline: {file.path.name}", file) for file in model.imported.files]
+        for name, file in [*given, *model.usual]:
+            proposal = Proposal(Placement(), name, anchor=True)
             if not search.budget.refuses(proposal, file.digest, evaluator):
                 evaluator.evaluate(proposal, file.digest, partial(replace, file), source=file.path)
         chain = search.strategies.chain
