@@ -26,6 +26,7 @@ Example::
 """
 
 from inlay.autotune.state import SchemeRecord
+from inlay.autotune.timing import Measurer, measurer
 from inlay.autotune.tuner import QDQAutotuner
 from inlay.autotune.workflow import placement_of, region_pattern_autotuning_workflow
 from inlay.patterns.api import RegionsOptions, regions
@@ -53,6 +54,7 @@ __all__ = [
     "ImportReport",
     "InsertionPoint",
     "InsertionScheme",
+    "Measurer",
     "NodeInputInsertionPoint",
     "PatternCache",
     "QDQAutotuner",
@@ -63,6 +65,7 @@ __all__ = [
     "RegionType",
     "RegionsOptions",
     "SchemeRecord",
+    "measurer",
     "placement_of",
     "region_pattern_autotuning_workflow",
     "regions",

@@ -22,7 +22,7 @@ from inlay.explanation.floats import InFloat, grouped, in_float
 from inlay.explanation.halves import kept_wide
 from inlay.explanation.losses import Losses, losses, too_late
 from inlay.explanation.removal import timed
-from inlay.explanation.waste import wasted
+from inlay.explanation.waste import taken_in, wasted
 from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.flow import flattened
@@ -150,7 +150,7 @@ def explain(
                 *file.notes,
                 *filter(None, [changed_since(file)]),
                 *_notes(samples, runs.executed),
-                *filter(None, [wide]),
+                *filter(None, [wide, taken_in(given.graph, runs.executed.kernels) if quantized else ""]),
                 *filter(None, [floats.problem, rounding.problem, at_most.problem]),
             ),
             facts=worker.fingerprint.facts,

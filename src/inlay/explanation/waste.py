@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from inlay.explanation.executed import Executed
 from inlay.explanation.explanation import Waste, WasteKind
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
+from inlay.targets.base import KernelTime
+from inlay.trial import counted
 
 _PAIRS = (QUANTIZE, DEQUANTIZE, DYNAMIC_QUANTIZE)
+_NAMED = 5  # values whose Q/DQ are gone that are named
 _SIZES_ONLY = ("Shape", "Size")  # operators that read the sizes of a value, whose numbers may be of any type
 
 
@@ -37,6 +40,26 @@ def wasted(graph: ir.Graph, found: Executed) -> tuple[Waste, ...]:
             kind, advice = _kind(value, found)
             rows.append(_row(kind, name, nodes, sum(kinds.values()), found, advice))
     return tuple(sorted(rows, key=lambda row: -row.cost_ms))
+
+
+def taken_in(graph: ir.Graph, kernels: Sequence[KernelTime]) -> str:
+    """Which Q/DQ pairs the runtime's compiler removed; empty where its kernels do not tell what they took in.
+
+    A pair without a kernel was removed, or moved to where another one stands.
+    """
+    told = {value for k in kernels if k.kind == "compute" for value in k.values}
+    own = {value for k in kernels if k.kind in ("quantize", "dequantize") for value in k.values} - told
+    pairs = [str(n.inputs[0].name) for n in graph if n.op_type == QUANTIZE and n.inputs[0] is not None]
+    pairs = [value for value in dict.fromkeys(pairs) if told]
+    removed = [value for value in pairs if value not in told | own]
+    if not pairs:
+        return ""
+    named = f" ({', '.join(removed[:_NAMED])}{' and others' * (len(removed) > _NAMED)})" if removed else ""
+    return (
+        f"of {counted(len(pairs), 'quantized value')} the compiler removed the Q/DQ of {len(removed)}{named}, "
+        f"took those of {len(told & {*pairs})} into kernels that compute, "
+        f"and left {len(own & {*pairs})} with kernels of their own"
+    )
 
 
 def _row(kind: WasteKind, name: str, nodes: tuple[str, ...], ns: float, found: Executed, advice: str) -> Waste:

@@ -42,6 +42,11 @@ class Names:
         found = [n for v in values for n in self._matches(v)]
         return tuple(self.boundary_of(n) if n in self._nodes else n for n in found[:1])
 
+    def boundaries(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The values that the Q and DQ nodes among ``names`` convert, each once."""
+        pairs = [n for n in names if n in self._nodes and self._nodes[n].op_type in QDQ_KINDS]
+        return tuple(dict.fromkeys(map(self.boundary_of, pairs)))
+
     def boundary_of(self, name: str) -> str:
         """The value that a Q or DQ node converts; of another node the first that it writes."""
         node = self._nodes[name]

@@ -91,7 +91,7 @@ class KernelTime:
     ns: float  # typical nanoseconds per inference
     precision: str = ""  # element type it computes in (`float32`, `uint8`, …); empty where unknown
     nodes: tuple[str, ...] = ()  # names of the model's nodes that it stands for, as far as known
-    # of a kernel that is not `compute`: the model's value whose boundary it serves, as far as known
+    # the model's values whose boundary it serves; of a `compute` kernel, whose Q or DQ it takes in; as far as known
     values: tuple[str, ...] = ()
     kind: KernelKind = "compute"  # what it is there for
 

@@ -160,7 +160,7 @@ class Engine:
 
 class Context:
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._addresses = engine, dict[str, int]()
+        self._engine, self._addresses, self._allocators = engine, dict[str, int](), dict[str, Any]()
         self.profiler: Any = None
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
@@ -168,7 +168,11 @@ class Context:
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         (value,) = [v for v in self._engine.values if v.name == name]
-        return tuple(value.shape)
+        return tuple(size if isinstance(size, int) else -1 for size in value.shape)
+
+    def set_output_allocator(self, name: str, allocator: Any) -> bool:
+        self._allocators[name] = allocator
+        return True
 
     def set_tensor_address(self, name: str, address: int) -> None:
         self._addresses[name] = address
@@ -178,7 +182,13 @@ class Context:
         for value in session.get_inputs():
             feed[value.name] = self._array(value.name)
         for value, array in zip(session.get_outputs(), session.run(None, feed), strict=True):
-            self._array(value.name)[...] = array
+            if value.name in self._allocators:
+                allocator = self._allocators[value.name]
+                address = allocator.reallocate_output_async(value.name, 0, array.nbytes, 256, stream)
+                ctypes.memmove(address, np.ascontiguousarray(array).ctypes.data, array.nbytes)
+                allocator.notify_shape(value.name, array.shape)
+            else:
+                self._array(value.name)[...] = array
         if self.profiler is not None:
             for i, _ in enumerate(self._engine.graph.node):
                 self.profiler.report_layer_time(f"myl_{i}", 0.25)

@@ -7,18 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.explanation.waste import taken_in
 from inlay.run.facts import not_measured
-from inlay.targets.base import Artifact, Target
+from inlay.targets.base import Artifact, KernelTime, Target
 from inlay.targets.tensorrt.estimate import GPUS, milliseconds, products
 from inlay.targets.tensorrt.reports import Layer, Tensor, layers_in_log
 from inlay.targets.tensorrt.rtx import EstimatedExecutable, TensorRtRtxTarget
-from inlay.testing import TargetTestCase, depthwise_model, random_feed, residual_model
+from inlay.testing import Builder, TargetTestCase, depthwise_model, random_feed, residual_model
 from tests.cli.conftest import run
 from tests.support.command_line import RunCommand
 from tests.support.fixtures import SaveModel
+from tests.support.workspace import Workspace
 from tests.targets.tensorrt.conftest import needs_compiler
 
 __all__ = ["run"]
@@ -73,6 +76,41 @@ def test_engines_for_every_gpu(capability: str, tmp_path: Path) -> None:
     facts = TensorRtRtxTarget(capability).fingerprint().facts
     assert facts["kind"] == "estimate"
     assert facts["capability"] == "sm" + capability.lower().removeprefix("sm").replace(".", "")
+
+
+@needs_compiler
+def test_kernels_tell_which_pairs_they_took_in(tmp_path: Path) -> None:
+    """A product reads the integers of its inputs; what requantizes its result is no second kernel of the product."""
+    workspace = Workspace(residual_model(), tmp_path, TensorRtRtxTarget().capabilities())
+    model = workspace.emit(workspace.full())
+    kernels = compiled(model, tmp_path).profile(workspace.feeds[0], 1)
+    products = [n.name for n in model.graph.node if n.op_type in ("Conv", "Gemm")]
+    for name in products:
+        (own,) = [k for k in kernels if k.op_type in ("correlation", "gemm") and name in k.nodes]
+        assert own.family == "int8"
+        assert own.values, "whose DQ it took in"
+    assert any(k.kind == "quantize" and not k.nodes for k in kernels), "what requantizes is a kernel of its own"
+    said = taken_in(ir.from_proto(model).graph, kernels)
+    pairs = {n.input[0] for n in model.graph.node if n.op_type == "QuantizeLinear"}
+    assert said.startswith(f"of {len(pairs)} quantized values the compiler removed the Q/DQ of ")
+
+
+def test_pairs_without_a_kernel_were_removed() -> None:
+    b = Builder()
+    value, zero = b.input("x", (1, 4)), b.constant("zero", np.int8(0))
+    for name in ("kept", "gone", "own"):
+        value = b.node(name, "Relu", [value])
+        quantized = b.node(f"{name}_q", "QuantizeLinear", [value, b.constant("scale", np.float32(1)), zero])
+        value = b.node(f"{name}_dq", "DequantizeLinear", [quantized, "scale", zero])
+    b.output(value)
+    graph = ir.from_proto(b.model()).graph
+    computing = KernelTime("k", "gemm", 1.0, nodes=("gone",), values=("kept_out",))
+    kernels = [computing, KernelTime("q", "kgen", 1.0, values=("own_out",), kind="quantize")]
+    assert taken_in(graph, kernels) == (
+        "of 3 quantized values the compiler removed the Q/DQ of 1 (gone_out), took those of 1 into kernels that "
+        "compute, and left 1 with kernels of their own"
+    )
+    assert taken_in(graph, kernels[1:]) == "", "a runtime whose kernels do not tell"
 
 
 def test_a_capability_that_is_not_built_for_is_refused() -> None:

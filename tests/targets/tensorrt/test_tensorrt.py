@@ -78,6 +78,18 @@ def test_shapes_are_locked_to_the_inputs(device: Cuda, tmp_path: Path) -> None:
         executable.run({k: v[..., None] for k, v in FEED.items()})
 
 
+def test_outputs_whose_size_the_data_decide(device: Cuda, tmp_path: Path) -> None:
+    b = Builder()
+    b.output(b.node("find", "NonZero", [b.input("x", (1, 6))]), onnx.TensorProto.INT64)
+    onnx.save(b.model(), tmp_path / "find.onnx")
+    found = TensorRtTarget().compile(Artifact(tmp_path / "find.onnx", "digest"))
+    for row in ([0, 3, 0, 4, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]):
+        (places,) = found.run({"x": np.array([row], np.float32)}).values()
+        assert np.array_equal(places, np.nonzero([row]))
+    found.close()
+    assert not device.memory
+
+
 def test_both_clocks(device: Cuda, model: Artifact) -> None:
     """The device's is that of its events; the host's covers the transfers as well."""
     device.transfer_s, device.kernel_ms = 0.002, 0.125

@@ -158,6 +158,26 @@ def test_failures_are_told_by_the_tools_first_error(fake: str, model: Artifact, 
         TrtexecTarget("no-trtexec").fingerprint()
     with pytest.raises(TargetError, match="is not trtexec"):
         TrtexecTarget("true").fingerprint()
+    old = tmp_path / "old-trtexec"
+    old.write_text("#!/bin/sh\necho '&&&& RUNNING TensorRT.trtexec [TensorRT v101303] # trtexec --help'\n")
+    old.chmod(0o755)
+    with pytest.raises(TargetError, match=r"is of TensorRT 10\.13\.3, whose networks are weakly typed"):
+        TrtexecTarget(str(old)).fingerprint()
+
+
+def test_a_banner_is_no_reason() -> None:
+    banner = "&&&& RUNNING TensorRT.trtexec [TensorRT v110400] # x\n[11/22/2026-10:00:00] [I] === Model Options ===\n"
+    assert reports.error_in(banner, 1) == "it gave no reason (exit code 1)"
+    assert reports.error_in(f"{banner}cannot open shared object file\n&&&& FAILED TensorRT.trtexec # x", 127) == (
+        "cannot open shared object file (exit code 127)"
+    )
+
+
+def test_the_warm_up_is_an_option(fake: str, calls: Calls, model: Artifact) -> None:
+    TrtexecTarget(fake, warm_up=7).compile(model).time(FEED, 3)
+    assert options(calls()[-1])["warmUp"] == "7"
+    with pytest.raises(UsageError, match="warm_up=-1"):
+        TrtexecTarget(fake, warm_up=-1)
 
 
 def test_facts_and_the_remark(fake: str, model: Artifact) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from inlay.targets.tensorrt.reports import Layer, Tensor
+from inlay.targets.tensorrt.reports import PRODUCTS, Layer, Tensor
 
 _LAUNCH_US = 2.0  # from one kernel of a graph of CUDA to the next, where they are short
 _WIDTHS = {"int4": 4, "float4": 4, "int8": 8, "float8": 8, "bool": 8, "float16": 16, "bfloat16": 16, "int64": 64}
@@ -66,12 +66,12 @@ def products(layer: Layer) -> int:
     results, weight = layer.outputs[0].shape, operands[1].shape
     if layer.kind == "gemm":  # the weight has the columns of the results, and their batches or none
         return prod(results) * prod(weight[-2:]) // max(1, results[-1])
-    return prod(results) * prod(weight[1:])
+    return prod(layer.inputs[0].shape if layer.kind == "deconv" else results) * prod(weight[1:])
 
 
 def _operands(layer: Layer) -> tuple[Tensor, ...]:
     """The data and the weight of a product; nothing of other layers."""
-    is_product = layer.kind in ("correlation", "gemm") or (layer.kind == "runtime_fusion" and "Corr" in layer.name)
+    is_product = layer.kind in PRODUCTS or (layer.kind == "runtime_fusion" and "Corr" in layer.name)
     if not is_product or not layer.inputs:
         return ()
     rank = len(layer.inputs[0].shape)  # the first constant of that rank is the weight; another input may be added

@@ -25,6 +25,7 @@ _FIELD: Mapping[str, str] = {"device": "computeMs", "host": "latencyMs"}
 _SAFE = re.compile(r"Average over (\d+) runs - GPU latency: ([\d.eE+-]+) ms")
 _VERSION = re.compile(r"\[TensorRT v(\d+)\]")
 _ERROR = re.compile(r"\[E\]\s*(?:Error\[\d+\]:\s*)?(.*)")
+_ALWAYS = re.compile(r"&&&&|(\[[^\]]*\] )?\[[IV]\]|=== ")  # its banner, information, headings
 _NOT_FINITE = re.compile(r"([\[,:]\s*)(-?)(nan|inf)(?=\s*[,\]}])", re.IGNORECASE)
 _WORDS = 300  # characters of an error
 
@@ -236,11 +237,14 @@ def version_in(text: str) -> str:
 
 
 def error_in(text: str, code: int) -> str:
-    """Why ``trtexec`` failed, in one line: its first error that says more than that there was one."""
+    """Why ``trtexec`` failed, in one line: its first error that says more than that there was one.
+
+    Without one it is the last line that is neither its banner nor what it always tells.
+    """
     found = [m.strip() for m in _ERROR.findall(text)]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _ALWAYS.match(line.strip())]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    words = next((m for m in found if m), lines[-1] if lines else "it printed nothing")
+    words = next((m for m in found if m), lines[-1] if lines else "it gave no reason")
     return f"{words[:_WORDS]} ({how})"
 
 
@@ -259,6 +263,7 @@ def _read(path: Path) -> list[Any]:
     return list(data)
 
 
+PRODUCTS = ("correlation", "gemm", "deconv")  # kinds of layers that multiply by a matrix, in engines for RTX
 _REFORMATS = ("Reformat", "NoOp")  # kinds of layers that change the layout or the type of one tensor
 _COPIES = "Reformatting CopyNode"  # how the names of such layers begin
 
@@ -270,6 +275,10 @@ def kernels_of(profile: Mapping[str, float], layers: Sequence[Layer], names: Nam
         layers: of the engine; without details, names are all there is.
     """
     known = {layer.name: layer for layer in layers}
+    products = {node for layer in layers if layer.kind in PRODUCTS for node in layer.nodes}
+    for layer in layers:  # kernels of the compiler of RTX requantize what a product has written, and name that as well
+        others = tuple(node for node in layer.nodes if node not in products or layer.kind in PRODUCTS)
+        known[layer.name] = replace(layer, nodes=others or layer.nodes)
     return [_kernel(name, ms * 1e6, known.get(name, Layer(name, "")), names) for name, ms in profile.items()]
 
 
@@ -283,4 +292,5 @@ def _kernel(name: str, ns: float, layer: Layer, names: Names) -> KernelTime:
     found = names.layer(joined, kind, ns, precision)
     if not found.attributed:
         found = names.layer(" + ".join(t.name for t in layer.outputs), kind, ns, precision)
-    return replace(found, name=name, op_type=kind)
+    values = names.boundaries(layer.nodes) if found.kind == "compute" else found.values
+    return replace(found, name=name, op_type=kind, values=values)

@@ -28,8 +28,10 @@ from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack
 from inlay.targets.model_file import BuiltByShapes, ModelFile, Shapes
 from inlay.targets.process import Process
 from inlay.targets.tensorrt import reports
+from inlay.targets.tensorrt.bindings import TENSORRT
 from inlay.targets.tensorrt.reports import kernels_of
 from inlay.targets.tensorrt.rules import REMARK, ExplicitQuantization
+from inlay.targets.tensorrt.target import at_least_none
 
 _OPTION = "--remoteAutoTuningConfig"
 _PASSWORD = re.compile(r"(://[^/@:\s]*):[^@\s]*@")
@@ -103,7 +105,6 @@ def _value(arguments: Sequence[str], index: int) -> str:
     return arguments[index + 1] if index + 1 < len(arguments) else ""
 
 
-_WARM_UP_MS = 50  # of each run of the tool: clocks of a device rise within milliseconds
 _QUICK_S = 60.0  # seconds for a question that needs no device
 _OWN = frozenset(
     f"--{name}"
@@ -126,6 +127,7 @@ class TrtexecTarget(ExplicitQuantization):
         plugins: shared libraries of plugins, separated by commas.
         timing_cache: file that keeps what the builder learned, across candidates and runs; by default one per run.
         clock: ``device`` for the time of the kernels, ``host`` for that and the transfers of inputs and outputs.
+        warm_up: milliseconds of inferences before readings: clocks of a device rise within them.
         limit_s: seconds that one call may take.
 
     Raises:
@@ -145,6 +147,7 @@ class TrtexecTarget(ExplicitQuantization):
         timing_cache: str = "",
         clock: str = "device",
         limit_s: float = 1800.0,
+        warm_up: int = 50,
     ) -> None:
         try:
             self._arguments = shlex.split(arguments)
@@ -155,7 +158,7 @@ class TrtexecTarget(ExplicitQuantization):
             raise UsageError(f"--target-option arguments: the target sets {own[0].partition('=')[0]} itself")
         self.remote = remote_in(self._arguments)
         self._program, self.limit_s = program, limit_s
-        self.clock = reports.clock_of(clock)
+        self.clock, self._warm_up = reports.clock_of(clock), at_least_none(warm_up)
         self._plugins = [Path(p) for p in plugins.split(",") if p]
         self._cache = reports.timing_cache(timing_cache)
 
@@ -187,6 +190,11 @@ class TrtexecTarget(ExplicitQuantization):
         version = reports.version_in(text)
         if not version:
             raise TargetError(f"{self._program} does not tell the version of TensorRT: it is not trtexec")
+        if int(version.partition(".")[0]) < TENSORRT.least:
+            raise TargetError(
+                f"{self._program} is of TensorRT {version}, whose networks are weakly typed: "
+                f"target trtexec needs version {TENSORRT.least} or later"
+            )
         return version
 
     def fingerprint(self) -> Fingerprint:
@@ -231,7 +239,7 @@ class TrtexecTarget(ExplicitQuantization):
     def infer(self, engine: Path, count: int, more: Sequence[str] = ()) -> str:
         """Run an engine ``count`` times after a warm-up; what the tool printed. Raises RunFailed."""
         extra = [a for a in self._arguments if a != "--skipInference"]
-        times = [f"--iterations={count}", f"--warmUp={_WARM_UP_MS}", "--duration=0", "--avgRuns=1"]
+        times = [f"--iterations={count}", f"--warmUp={self._warm_up}", "--duration=0", "--avgRuns=1"]
         if self.remote is not None:
             return self._there(self.remote, engine, times)
         return self._call([f"--loadEngine={engine}", *times, *more, *extra], RunFailed)
