@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "inlay.api": ("bench", "inspect", "quantize", "select", "tune"),
+    "inlay.api": ("bench", "check", "inspect", "quantize", "select", "tune"),
     "inlay.data.images": ("Images",),
     "inlay.errors": ("InlayError",),
     "inlay.installed": ("__version__",),

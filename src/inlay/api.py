@@ -27,6 +27,7 @@ from inlay.prepare.declare import command_line, documented
 from inlay.prepare.options import check_sqnr
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
+from inlay.run.belonging import Belonging, check_file
 from inlay.run.call import Given, Module, as_model, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare, load_all
 from inlay.run.inputs import OUTPUTS, RANDOM_SAMPLES
@@ -54,7 +55,7 @@ from inlay.targets.registry import AUTO, DEFAULT_TARGET, create, for_processors,
 
 __all__ = [
     "BenchOptions", "QuantizeOptions", "TuneOptions", "TuneResult",
-    "bench", "calibrate_machine", "dry_run", "inspect", "quantize", "select", "tune",
+    "bench", "calibrate_machine", "check", "dry_run", "inspect", "quantize", "select", "tune",
 ]  # fmt: skip
 
 
@@ -237,6 +238,24 @@ def bench(
     phases = Phases(wish.progress or Logged())
     with measuring(wish.ray, [spec], phases.begin, wish.device) as lab, hearing(phases.doing):
         return compare(files, spec, workload, wish.blocks, wish.processes, rng, lab, wish.rate)
+
+
+@documented
+def check(
+    model: Annotated[ModelSource, declared.MODEL],
+    *,
+    target: Annotated[str | TargetSpec, declared.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, declared.TARGET_OPTIONS] = (),
+    threads: Annotated[int, declared.THREADS] = 1,
+) -> Belonging:
+    """Say whether a file is run on the target and processor that it was quantized for, and what is known if not.
+
+    Nothing is built or run.
+
+    Raises:
+        InlayError: the model cannot be read, or there is no such target here.
+    """
+    return check_file(model, target_of(target, target_options, threads))
 
 
 @documented

@@ -155,6 +155,7 @@ def benched(rows: Sequence[BenchRow]) -> Iterator[str | Table]:
     yield bench_table(rows)
     yield from (f"  {row.path} answers {row.served}." for row in rows if row.served is not None)
     yield from (f"  WARNING: {row.changed}." for row in rows if row.changed)
+    yield from (f"  {row.path}: {row.elsewhere}." for row in rows if row.elsewhere)
 
 
 def bench_table(rows: Sequence[BenchRow]) -> Table:

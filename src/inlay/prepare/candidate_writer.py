@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -15,7 +17,8 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.qparams import QParamsTable
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import recipe_of
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, Fingerprint
+from inlay.targets.registry import headings_of
 from inlay.types import Placement
 
 EMBED_BYTES = 2_000_000_000
@@ -29,6 +32,26 @@ def recipe_for(prepared: PreparedModel, placement: Placement) -> Recipe:
 
 
 PLACED = "inlay.placement"  # metadata of a model whose Q/DQ nodes were placed here: the digest of its placement
+
+
+TUNED_FOR = "inlay.tuned_for"  # metadata of a written model: what its placement depends on, as JSON
+_BELONGS = ("target", "machine", "cpu", "isa", "processor", "threads")
+
+
+def belongs(fingerprint: Fingerprint) -> dict[str, str]:
+    """What a written model says that it is for: processor, threads, and what else stands in the target's heading."""
+    chosen = {*_BELONGS, *headings_of(fingerprint.target)}
+    return {name: text for name, text in fingerprint.named_facts.items() if name in chosen}
+
+
+def tuned_for(stored: Mapping[str, str]) -> dict[str, str]:
+    """What a model's metadata say that it is for; empty where they do not, or nobody can read it."""
+    try:
+        said = json.loads(stored.get(TUNED_FOR, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    is_facts = isinstance(said, dict) and all(isinstance(text, str) for text in said.values()) and "target" in said
+    return said if is_facts else {}
 
 
 def metadata(target: str, placement: Placement, calibration: str) -> dict[str, str]:
@@ -60,6 +83,8 @@ class CandidateWriter:
     def proto(self, placement: Placement) -> onnx.ModelProto:
         """The model, with weights in the store. Raises ModelError."""
         facts = metadata(self._target, placement, self._calibration) if len(placement) else {}
+        if self._prepared.tuned_for:
+            facts = {**facts, TUNED_FOR: json.dumps(dict(self._prepared.tuned_for), sort_keys=True)}
         return nested(self._prepared.emitter.emit(placement, self.table, facts))
 
     def write(self, placement: Placement) -> Artifact:

@@ -72,6 +72,7 @@ class PreparedModel:
         resolved: what the user's recipe amounts to; None without one.
         padded_by: the input that it was found to go by where samples hold padding; empty where that is not known.
         shown: samples, by number, that together run every body that some sample runs, with how many each stands for.
+        tuned_for: what written models say that they are for: facts of the target's fingerprint.
         kept_wide: units that do not compute in the base's half precision although they can, by name, each with why.
     """
 
@@ -89,6 +90,7 @@ class PreparedModel:
     padded_by: str = ""
     shown: tuple[tuple[int, int], ...] = ((0, 1),)
     kept_wide: Mapping[str, str] = field(default_factory=dict)
+    tuned_for: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:

@@ -19,6 +19,8 @@ from inlay.measure.serving import Load, Served
 from inlay.model.heard import counting
 from inlay.model.held import changed_since, held
 from inlay.model.load import ModelFile, ModelSource, load
+from inlay.prepare.candidate_writer import tuned_for
+from inlay.run.belonging import differences
 from inlay.targets.base import Artifact, TargetSpec, is_estimate, unit_of
 from inlay.targets.objective import streams_of
 from inlay.trial import Interval
@@ -35,7 +37,8 @@ class BenchRow:
     ``latency_ms`` is the first one's median in ``unit`` over ``speedup``: medians of their own have another ratio.
     Without an interval it is its own median. ``estimated`` says that the target computes its figures and measures none,
     ``changed`` that the file is no longer the model that was timed; it is empty where it is. ``served`` says how it
-    answers requests, where a rate was asked for.
+    answers requests, where a rate was asked for. ``elsewhere`` says how the target differs from the one that the file
+    was quantized for; it is empty where it does not, or the file does not say.
     """
 
     path: Path
@@ -46,6 +49,7 @@ class BenchRow:
     estimated: bool = False
     changed: str = ""
     served: Served | None = None
+    elsewhere: str = ""
 
 
 def load_all(models: Sequence[ModelSource]) -> list[ModelFile]:
@@ -93,7 +97,7 @@ def compare(
                     requests = int(np.clip(_SERVED_S * rate, *_REQUESTS))
                     load = Load(streams_of(spec), requests, rate, int(rng.integers(2**31)))
                     served.append([worker.serve(artifact, feed, load) for artifact in artifacts])
-                facts = worker.fingerprint.facts
+                facts, named = worker.fingerprint.facts, worker.fingerprint.named_facts
         changed = [changed_since(copy) for copy in copies]
     first, *_ = models = joined(readings, apart=True).models
     rows = []
@@ -109,6 +113,7 @@ def compare(
                 unit=unit_of(facts),
                 estimated=is_estimate(facts),
                 changed=why,
+                elsewhere="; ".join(differences(tuned_for(file.model.metadata_props), named)),
                 served=answers,
             )
         )

@@ -49,10 +49,11 @@ class CalibrationRecord:
     target: str  # digest of the target's fingerprint
     spec: TargetSpec  # the target
     table: Mapping[str, Any]  # the quantization parameters, for `from_json`
+    tuned_for: Mapping[str, str] = field(default_factory=dict)  # what written models say that they are for
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; see :meth:`from_json`."""
-        return {**vars(self), "spec": asdict(self.spec)}
+        return {**vars(self), "spec": asdict(self.spec), "tuned_for": dict(self.tuned_for)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CalibrationRecord:
@@ -60,7 +61,10 @@ class CalibrationRecord:
         spec = TargetSpec(**data["spec"])
         if not all(isinstance(text, str) for text in (data["digest"], data["target"], spec.name)):
             raise TypeError("digests and the target's name are text")
-        return cls(data["digest"], data["target"], replace(spec, options=dict(spec.options)), dict(data["table"]))
+        spec, told = replace(spec, options=dict(spec.options)), data.get("tuned_for", {})
+        if not all(isinstance(text, str) for text in told.values()):
+            raise TypeError("what models are for is text")
+        return cls(data["digest"], data["target"], spec, dict(data["table"]), dict(told))
 
 
 @dataclass(frozen=True)

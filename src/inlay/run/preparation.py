@@ -20,7 +20,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
 from inlay.model.pool import open_early, pooled
-from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.candidate_writer import CandidateWriter, belongs
 from inlay.prepare.halves import find_wide, keep_wide
 from inlay.prepare.model import PreparedModel, prepare, where_taken
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
@@ -107,7 +107,7 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     session.stage("normalize and index the model")
     facts = session.worker.fingerprint.facts
     target = Capabilities.of(create(config.target, facts), config.quant_type, config.max_opset, config.base)
-    prepared = prepare_model(session, target)
+    prepared = replace(prepare_model(session, target), tuned_for=belongs(session.worker.fingerprint))
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
     prepared = in_half(session, without_outliers(session, prepared))
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
@@ -267,7 +267,9 @@ def _candidates(
         choice = replace(choice, rounding=rounding_of(journal))
     digest, runtime = choice.digest(observed, str(sorted(map(str, fixed.items())))), worker.fingerprint.digest
     table = choice.table(prepared, observed, fixed)
-    journal.record_fact(CALIBRATION, CalibrationRecord(digest, runtime, config.target, table.as_json()))
+    journal.record_fact(
+        CALIBRATION, CalibrationRecord(digest, runtime, config.target, table.as_json(), prepared.tuned_for)
+    )
     journal.record_feed("shapes", parts.calibration.feeds[0])
     usual: list[tuple[str, Artifact]] = []
     if prepared.rules.base is not None and config.max_builds is None:

@@ -84,6 +84,12 @@ def _class_of(name: str) -> object:
     return None
 
 
+def headings_of(name: str) -> tuple[str, ...]:
+    """The facts that the target ``name`` names for its heading; none where it names none, or is not to be had here."""
+    made = _class_of(name)
+    return made.heading if isinstance(made, HasHeading) else ()
+
+
 def heading_of(name: str, facts: Mapping[str, str]) -> str:
     """What stands beside the target ``name`` in the heading of a result: its versions, its device, what else decides.
 
@@ -94,8 +100,7 @@ def heading_of(name: str, facts: Mapping[str, str]) -> str:
         name: as it stands in the entry point.
         facts: of its fingerprint.
     """
-    made = _class_of(name)
-    chosen = made.heading if isinstance(made, HasHeading) else ()
+    chosen = headings_of(name)
     short = [key for key, value in facts.items() if key not in _UNTOLD and "sha256" not in key and len(value) <= _SHORT]
     told = [f"{key} {facts[key]}" for key in chosen or short if facts.get(key)]
     return ", ".join([*told, *["estimated"] * is_estimate(facts)])

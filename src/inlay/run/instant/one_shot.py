@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
-from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.candidate_writer import CandidateWriter, belongs
 from inlay.prepare.halves import find_wide, keep_wide
 from inlay.prepare.model import PreparedModel, prepare, where_taken
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
@@ -146,7 +146,7 @@ class OneShot:
             raise ModelError(f"{file.path} does not run on {worker.fingerprint.target}: {error}") from error
         extraction = strip_qdq(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=asked.sizes)
-        prepared = where_taken(prepared, samples.feeds)
+        prepared = replace(where_taken(prepared, samples.feeds), tuned_for=belongs(worker.fingerprint))
         shown = prepared.shown
         if asked.real and extraction is None:
             soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
