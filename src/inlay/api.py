@@ -38,6 +38,7 @@ from inlay.run.instant import quantize as _run_quantize
 from inlay.run.instant.calibrate_machine import Calibrated
 from inlay.run.instant.one_shot import QuantizeRequest
 from inlay.run.instant.quantize import Quantized
+from inlay.run.notebook import usual
 from inlay.run.options import (
     BenchOptions,
     GivenOptions,
@@ -45,7 +46,7 @@ from inlay.run.options import (
     Sizes,
     TuneOptions,
 )
-from inlay.run.progress import Logged, Phases, Progress
+from inlay.run.progress import Phases, Progress
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.space.recipe_file import find_recipe
@@ -109,7 +110,7 @@ def tune(
     if isinstance(model, (str, Path)) and _is_pipeline(Path(model)):
         return _several("pipeline")(Path(model), wish)
     begun, out = time.monotonic() - wish.before_s, Path(wish.out)
-    Phases(wish.progress or Logged()).doing("read the model and the samples")
+    Phases(wish.progress or usual()).doing("read the model and the samples")
     model, wish = as_model(model, wish)
     specs, others = _targets(wish)
     asked = request_of(model, wish, next(iter(specs.values())), _command_line(model, wish))
@@ -209,7 +210,7 @@ def inspect(
         InlayError: the model cannot be read, or the target cannot be used.
     """
     capabilities = Capabilities.of(create(target_of(target, target_options)))
-    phases = Phases(progress or Logged())
+    phases = Phases(progress or usual())
     with hearing(phases.doing):
         phases.doing("read the model")
         given = Given.read(model, None, bind, fix=fix)
@@ -235,7 +236,7 @@ def bench(
     workload = given.workload(rng, wish.shapes, wish.batch)
     spec = target_of(wish.target, wish.target_options, wish.threads)
     spec = aimed_at(spec, wish.objective, wish.streams, bool(wish.device or wish.ray))
-    phases = Phases(wish.progress or Logged())
+    phases = Phases(wish.progress or usual())
     with measuring(wish.ray, [spec], phases.begin, wish.device) as lab, hearing(phases.doing):
         return compare(files, spec, workload, wish.blocks, wish.processes, rng, lab, wish.rate)
 
@@ -273,7 +274,7 @@ def quantize(
     """
     wish = QuantizeOptions.of(options, changes)
     begun = time.monotonic() - wish.before_s
-    phases = Phases(wish.progress or Logged())
+    phases = Phases(wish.progress or usual())
     phases.doing("read the model and the samples")  # no stage: what is refused is told in one line
     model, wish = as_model(model, wish)
     given = Given.read(model, wish.data, wish.bind, wish.images, wish.fix)
@@ -322,7 +323,7 @@ def calibrate_machine(
         UsageError: the target has no models that its kernels could be measured by.
         InlayError: none of them could be measured, or the table cannot be kept.
     """
-    spec, phases = target_of(target, target_options, threads), Phases(progress or Logged())
+    spec, phases = target_of(target, target_options, threads), Phases(progress or usual())
     with hearing(phases.doing):
         rng, to = np.random.default_rng(seed), None if costs is None else Path(costs)
         return _calibrate.calibrate_machine(spec, seconds_of(budget), rng, phases.begin, to=to)

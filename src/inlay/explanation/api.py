@@ -22,8 +22,9 @@ from inlay.prepare import options as declared
 from inlay.prepare.declare import documented
 from inlay.run.call import Given, files_in, seconds_of
 from inlay.run.inputs import RANDOM_SAMPLES
+from inlay.run.notebook import usual
 from inlay.run.options import OneTarget, Sizes
-from inlay.run.progress import Logged, Phases, Progress
+from inlay.run.progress import Phases, Progress
 from inlay.targets.registry import target_of
 
 
@@ -54,7 +55,7 @@ def explain(
         InlayError: the model or the samples cannot be used.
     """
     wish = ExplainOptions.of(options, changes)
-    seconds, hears = seconds_of(wish.budget), wish.progress or Logged()
+    seconds, hears = seconds_of(wish.budget), wish.progress or usual()
     phases = Phases(hears)
     with hearing(phases.doing):
         return _explained(model, wish, seconds, hears, phases)

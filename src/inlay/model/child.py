@@ -219,7 +219,7 @@ def serve(answer: Callable[[list[Part]], Sequence[Part]]) -> None:
     The connection is standard input; the arguments are the parent's process number, the shared file, and the files that
     the parent gave.
     """
-    _die_with_parent(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     shared = FileIO(int(sys.argv[2]), "r+")
     wire = _Wire(socket.socket(fileno=os.dup(0)), shared, lasting=False)
     with open(os.devnull, "rb") as nowhere:
@@ -334,7 +334,7 @@ def _anonymous_file() -> FileIO:
         return FileIO(os.dup(file.fileno()), "r+")
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """End this process as soon as ``parent`` ends, also in the middle of a long native call.
 
     Linux delivers a signal; elsewhere, and where the parent had ended already, a thread looks every moment, which works

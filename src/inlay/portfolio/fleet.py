@@ -36,7 +36,8 @@ from inlay.prepare import options
 from inlay.prepare.declare import documented
 from inlay.report.page import style, template
 from inlay.run.call import seconds_of
-from inlay.run.progress import Logged, Progress
+from inlay.run.notebook import usual
+from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, write_json
 from inlay.run.tune import EXHAUSTED
 from inlay.trial import shown_ratio, shown_sqnr
@@ -87,7 +88,7 @@ def fleet(
         wanted = replace(wanted, budget_s=seconds_of(budget))
     refuse_overwriting([Path(out) / name for name in ("result.json", PAGE, JOURNAL)], [plan, *wanted.files])
     tune = partial(api.tune, ray=ray, device=device)
-    return run_fleet(wanted, Path(out), progress or Logged(), restart=restart, before_s=before_s, tune=tune)
+    return run_fleet(wanted, Path(out), progress or usual(), restart=restart, before_s=before_s, tune=tune)
 
 
 def run_fleet(

@@ -37,8 +37,8 @@ from inlay.recording.pipeline import Pipeline, pipeline_of, read_pipeline
 from inlay.run.call import seconds_of, sources_of
 from inlay.run.evaluation.bounding import bound_of
 from inlay.run.evaluation.evaluator import evaluator_of
+from inlay.run.notebook import usual
 from inlay.run.options import TuneOptions
-from inlay.run.progress import Logged
 from inlay.run.result import NO_DOUBT, Doubt, write_json
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact, TargetSpec
@@ -62,7 +62,7 @@ def tune_pipeline(models: Path | Sequence[Path], wish: TuneOptions) -> PipelineR
     """
     begun = time.monotonic() - wish.before_s
     path, pipeline, wish = _read(models, wish)
-    out, progress = Path(wish.out), wish.progress or Logged()
+    out, progress = Path(wish.out), wish.progress or usual()
     check_asked(pipeline.parts, path, wish)
     spec = target_of(target_asked(wish), wish.target_options, wish.threads)
     files = {part.name: load(part.model) for part in pipeline.parts}

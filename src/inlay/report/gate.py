@@ -24,7 +24,8 @@ from inlay.quant.tasks.recognize import task_of
 from inlay.report.gate_options import Delivered, GateOptions
 from inlay.run.call import Given
 from inlay.run.compare import compare
-from inlay.run.progress import Logged, Phases
+from inlay.run.notebook import usual
+from inlay.run.progress import Phases
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, shown_ratio, shown_sqnr, together
 
@@ -95,7 +96,7 @@ def gate(out: Annotated[str | Path, declared.RUN], options: GateOptions | None =
     least, most_drop, least_db = wish.least, wish.most_drop, wish.least_db
     if least is None and most_drop is None and least_db is None:
         raise UsageError("give a limit: --fail-below 1.1x, --fail-drop 0.5%, or --fail-sqnr 30")
-    phases = Phases(wish.progress or Logged())
+    phases = Phases(wish.progress or usual())
     phases.doing("read the models and the samples")
     run, rng = Delivered.read(Path(out), wish.given), np.random.default_rng(wish.seed)
     given = Given.of(run.given, run.data(wish), (), wish.images).at_sizes_of([run.given, run.file])

@@ -58,8 +58,8 @@ from inlay.run.evaluation.bounding import bound_of
 from inlay.run.evaluation.evaluator import evaluator_of
 from inlay.run.inputs import TuneRequest
 from inlay.run.joined import joined_strategies
+from inlay.run.notebook import usual
 from inlay.run.options import Batch, DataSource, Sizes, TuneOptions
-from inlay.run.progress import Logged
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import TargetSpec
 from inlay.targets.objective import aimed_at
@@ -227,7 +227,7 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
         metric=measure,
         evaluator=evaluator,
         restart=options.restart,
-        progress=options.progress or Logged(),
+        progress=options.progress or usual(),
         sources=tuple(path.absolute() for path in further if path.exists()),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from inlay.installed import __version__
 from inlay.measure.serving import Served
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
+from inlay.run import notebook
 from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
 from inlay.run.evaluation.judging import Verdict
 from inlay.run.facts import PrecisionChoice, not_measured
@@ -303,22 +303,15 @@ class TuneResult:
         )
 
     def _repr_html_(self) -> str:
-        """The same with the notes and the anchors, for notebooks."""
-        body = ""
+        """The verdict, the front, the anchors and the notes, for notebooks."""
+        rows = []
         for anchor in self.anchors:
             found = anchor.as_json()
             timed = anchor.outcome.latency.speedup if isinstance(anchor.outcome, Measured) else None
             ms, db = found["latency_ms"], found["sqnr_db"]
-            cells = [
-                anchor.name,
-                "" if ms is None else f"{ms:.3f}",
-                "" if timed is None else shown_ratio(timed),
-                "" if db is None else shown_sqnr(db),
-            ]
-            body += "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        head = "<tr><th>anchor</th><th>latency, ms</th><th>speed-up</th><th>SQNR over all samples</th></tr>"
-        return f"<p><b>{escape(self.summary())}</b></p><table>{head}{body}</table><ul>{notes}</ul>"
+            row = anchor.name, "" if ms is None else f"{ms:.3f}", "" if timed is None else shown_ratio(timed)
+            rows.append((*row, "" if db is None else shown_sqnr(db)))
+        return notebook.shown(self.summary(), rows, self.pareto, self.notes)
 
     def as_json(self) -> dict[str, Any]:
         """The content of ``result.json``: stable keys."""
