@@ -91,6 +91,7 @@ RUN = (
     ("migrate.md", "import statistics"),
     ("migrate.md", "from inlay.autotune import Config, region"),
     ("migrate.md", "from inlay.autotune import placement_of"),
+    ("migrate.md", "from inlay.autotune import measurer"),
     ("migrate.md", "autotuner.initialize(regions"),
     ("guide.md", "from inlay.autotune import Config"),
     ("guide.md", "data: samples.npz"),
@@ -136,6 +137,13 @@ def test_the_ported_workflow(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_report_of_an_import(capsys: pytest.CaptureFixture[str]) -> None:
     exec(block("migrate.md", "from inlay.autotune import placement_of"), {})
     assert re.match(r"\d+ Q/DQ sites: \d+ imported", capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_ready_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    program = block("migrate.md", "from inlay.autotune import measurer")
+    exec(program.replace('"trtexec"', '"null"').replace(', timing_cache="timing.cache", warm_up=100', ""), {})
+    assert float(capsys.readouterr().out) > 0.0
 
 
 def test_regions_of_ones_own() -> None:
