@@ -155,7 +155,7 @@ def test_a_model_of_halves_stays_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("base", BASES)
 def test_int8_on_a_base_has_scales_that_are_halves(base: str, tmp_path: Path) -> None:
     space = Workspace(product(), tmp_path, on(base))
-    written = space.emit(space.full())
+    written = space.emit(space.prepared.label({"product": STATIC, "shifted": base}))
     scales = {n.input[1] for n in written.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
     kinds = {t.data_type for t in written.graph.initializer if t.name in scales}
     assert kinds <= {BASES[base], TensorProto.FLOAT}

@@ -18,6 +18,7 @@ from tests.support.workspace import Workspace
 
 LENGTH, WIDTH, HIDDEN = 5, 6, 8
 ROWS = 4 * HIDDEN
+LIMIT = 127  # of weights where products do not saturate
 SMALL = 0.05  # what the data of the first layer reach up to
 
 
@@ -30,7 +31,7 @@ def space_of(folder: Path, conditions: tuple[Condition, ...] = (), **scales: Any
         shapes = {"w": (1, ROWS, WIDTH), "r": (1, ROWS, HIDDEN)}
         weights = [b.constant(f"{name}_{k}", b.rng.normal(0, size, s).astype(np.float32)) for k, s in shapes.items()]
         b.output(b.node(name, "LSTM", [data, *weights], hidden_size=HIDDEN))
-    own = capabilities_for("x86_64")
+    own = capabilities_for("x86_64", frozenset({"avx2", "avx512_vnni"}))
     recurrence = Recurrence(further_weights=(2,), **scales)
     rule = OpRule("LSTM", weight=1, recurrence=recurrence, output=Needs.EITHER, conditions=conditions)
     return Workspace(b.model(), folder, replace(own, rules=replace(own.rules, ops={"LSTM": rule})))
@@ -49,7 +50,7 @@ def scales(space: Workspace, name: str) -> np.ndarray:
 def test_both_weights_have_the_scales_of_the_larger_one_in_each_row(tmp_path: Path) -> None:
     space = space_of(tmp_path)
     for node in ("first", "second"):
-        assert scales(space, f"{node}_w") == pytest.approx(largest(space, f"{node}_w", f"{node}_r") / 127)
+        assert scales(space, f"{node}_w") == pytest.approx(largest(space, f"{node}_w", f"{node}_r") / LIMIT)
         assert np.array_equal(scales(space, f"{node}_w"), scales(space, f"{node}_r"))
     assert not np.array_equal(scales(space, "first_w"), scales(space, "second_w"))
     unit = next(u for u in space.prepared.units if u.name == "first")
@@ -62,7 +63,7 @@ def test_rows_of_one_group_have_one_scale(tmp_path: Path) -> None:
     groups = np.arange(ROWS) // 2
     space = space_of(tmp_path, scale_groups=lambda graph, node: groups)
     of_rows = largest(space, "first_w", "first_r").reshape(-1, 2).max(axis=1)
-    assert scales(space, "first_r") == pytest.approx(np.repeat(of_rows, 2) / 127)
+    assert scales(space, "first_r") == pytest.approx(np.repeat(of_rows, 2) / LIMIT)
 
 
 def _size(graph: Graph, node: Node) -> tuple[int | None, ...]:
@@ -73,14 +74,14 @@ def test_a_family_has_one_range_of_data_and_one_set_of_scales(tmp_path: Path) ->
     alone, space = space_of(tmp_path / "alone"), space_of(tmp_path / "family", family=_size)
     data = [each.table.params(f"{n}_data_out", QType.UINT8) for each in (alone, space) for n in ("first", "second")]
     assert data[0] != data[1] == data[2] == data[3]
-    together = largest(space, "first_w", "first_r", "second_w", "second_r") / 127
+    together = largest(space, "first_w", "first_r", "second_w", "second_r") / LIMIT
     for name in ("first_w", "first_r", "second_w", "second_r"):
         assert scales(space, name) == pytest.approx(together)
 
 
 def test_what_cannot_be_quantized_is_in_no_family(tmp_path: Path) -> None:
     space = space_of(tmp_path, family=_size, conditions=(lambda g, n: "no" if n.name == "second" else None,))
-    assert scales(space, "first_w") == pytest.approx(largest(space, "first_w", "first_r") / 127)
+    assert scales(space, "first_w") == pytest.approx(largest(space, "first_w", "first_r") / LIMIT)
 
 
 @pytest.mark.parametrize("state", [0.0, 1.0])
@@ -96,4 +97,4 @@ def test_one_scale_for_a_weight_is_one_for_all_that_it_shares_with(tmp_path: Pat
     table = type(space.table)(space.graph, space.prepared.rules, {}, per_tensor=frozenset({"first_w"}))
     found = {name: table.params(name, QType.INT8) for name in ("first_w", "first_r")}
     assert found["first_w"] == found["first_r"]
-    assert found["first_r"].scale == pytest.approx((largest(space, "first_w", "first_r").max() / 127,))
+    assert found["first_r"].scale == pytest.approx((largest(space, "first_w", "first_r").max() / LIMIT,))
