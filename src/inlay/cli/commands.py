@@ -40,6 +40,7 @@ _SHOWN = (
     "check",
     "inspect",
     "record",
+    "folder",
     "report",
     "export",
     "card",

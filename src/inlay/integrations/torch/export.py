@@ -147,8 +147,16 @@ def _exported(module: Any, arguments: Arguments, axes: Sequence[Mapping[int, str
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     args, kwargs, shapes = _called(module, _on(arguments, device), _shapes(arguments, axes))
     with _quiet(), torch.no_grad():
+        made = _plain(module(*args, **kwargs))
+        flat = isinstance(made, Mapping) and all(isinstance(value, torch.Tensor) for value in made.values())
         program = torch.onnx.export(
-            module, args, kwargs=kwargs, dynamo=True, dynamic_shapes=shapes, verbose=False, external_data=True
+            module,
+            args,
+            kwargs=kwargs,
+            output_names=list(made) if flat else None,
+            dynamo=True,
+            dynamic_shapes=shapes,
+            verbose=False,
         )
         proto: onnx.ModelProto = program.model_proto
     each: Any
