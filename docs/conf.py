@@ -1,5 +1,7 @@
 """Sphinx settings, and the reference of the command line out of the commands themselves."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -13,11 +15,13 @@ from inlay.installed import __version__
 project = "Inlay"
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-html_theme = "alabaster"
-html_theme_options = {"description": "Q/DQ nodes exactly where they pay"}
+html_theme = "furo"  # light and dark, and readable on a phone
+html_title = f"Inlay {version}"
+html_copy_source = html_show_sourcelink = False
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 suppress_warnings = ["ref.python"]  # several classes have an attribute of the same name
 
@@ -48,5 +52,27 @@ class Commands(Directive):
         return section
 
 
+def write_llms_txt(application: Any, failed: Exception | None) -> None:
+    """``llms.txt``: each page with its first sentence, for programs that read the documentation."""
+    if failed is not None:
+        return
+    lines = ["# Inlay", "", "> Sets QuantizeLinear/DequantizeLinear nodes into ONNX models exactly where they pay.", ""]
+    documents = application.env.found_docs
+    order = [name for name in application.env.toctree_includes.get("index", ()) if name in documents]
+    for part in order:
+        lines += [_line(application, part)]
+        lines += [f"  {_line(application, page)}" for page in application.env.toctree_includes.get(part, ())]
+    Path(application.outdir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf8")
+
+
+def _line(application: Any, page: str) -> str:
+    tree = application.env.get_doctree(page)
+    title = application.env.titles[page].astext()
+    first = next((each.astext() for each in tree.findall(nodes.paragraph)), "")
+    sentence = " ".join(re.split(r"(?<=[.])\s", first, maxsplit=1)[0].split())
+    return f"- [{title}]({page}.html): {sentence}"
+
+
 def setup(application: Any) -> None:
     application.add_directive("inlay-commands", Commands)
+    application.connect("build-finished", write_llms_txt)

@@ -19,9 +19,11 @@ import numpy as np
 import onnx
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+from PIL import Image
 
 import inlay
 from inlay.autotune import QDQAutotuner, RegionType
+from inlay.cli import commands
 from inlay.measure.ssh.address import address_of
 from inlay.portfolio.plan import read_plan
 from inlay.recording.pipeline import read_pipeline
@@ -95,6 +97,8 @@ RUN = (
     ("migrate.md", "autotuner.initialize(regions"),
     ("guide.md", "from inlay.autotune import Config"),
     ("guide.md", "data: samples.npz"),
+    ("guide.md", "size: 480x640"),
+    ("guide.md", "import inlay"),
     ("guide.md", "inlay-recipe: 1"),
     ("guide.md", "models:"),
     ("fleets.md", "budget: 4h"),
@@ -164,6 +168,21 @@ def test_the_loop_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
     assert faster_with_pairs("best.onnx") < 10.0
 
 
+@pytest.mark.usefixtures("here")
+def test_the_preparation_of_images() -> None:
+    Path("preprocess.yaml").write_text(block("guide.md", "size: 480x640"), encoding="utf8")
+    Path("images").mkdir()
+    image = np.random.default_rng(0).integers(0, 256, (50, 80, 3), np.uint8)
+    Image.fromarray(image).save("images/a.png")
+    shape = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [1, 3, "h", "w"])
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
+    ends = [[onnx.helper.make_value_info(name, shape)] for name in "xy"]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", *ends)), "any.onnx")
+    words = ["quantize", "any.onnx", "--data", "images", "--preprocess", "preprocess.yaml", "--target", "null"]
+    words += ["--recipe", "full-int8", "-o", "q.onnx", "--bind", "h=480", "--bind", "w=640"]
+    assert commands.run(lambda: commands.app(words, standalone_mode=False)) == 0
+
+
 def test_the_program_of_the_readme(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     tune = inlay.tune
@@ -176,6 +195,14 @@ def test_the_program_of_the_readme(here: Path, monkeypatch: pytest.MonkeyPatch) 
     exec(block("README.md", "import inlay"), {})
     assert asked["min_sqnr"] == 25
     assert (here / "out" / "model.onnx").exists()
+
+
+def test_the_call_for_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes of a module and its loader is tested where torch is installed."""
+    asked: list[Any] = []
+    monkeypatch.setattr(inlay, "tune", lambda *given, **options: asked.append((given, options)))
+    exec(block("guide.md", "import inlay"), {"module": "a module", "loader": "a loader"})
+    assert asked == [(("a module",), {"data": "a loader", "out": "out"})]
 
 
 def test_the_recipe_of_the_guide_says_what_it_shows(here: Path) -> None:
