@@ -23,9 +23,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Search": (
         *("effort", "max_measurements", "strategy", "schemes_per_region", "pattern_cache", "nodes", "recipe"),
-        *("no_cost_db", "costs", "seed", "restart"),
+        *("no_cost_db", "costs", "objective", "streams", "seed", "restart"),
     ),
-    "Target": ("target_option", "threads", "quant_type", "max_opset", "ray", "device", "for"),
+    "Target": ("target_option", "threads", "base", "quant_type", "max_opset", "ray", "device", "for"),
     "Output": ("repair", "quiet", "json", "json_log", "dry_run", "explain", "all", "config", "help"),
 }
 """Options by their first long flag. Those that are not named here stand in a last group."""
