@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import front
 from typer.main import get_command
 
 from inlay.cli.commands import app
@@ -63,3 +64,15 @@ def test_every_page_is_in_the_contents() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf8")
     listed = set(re.findall(r"^([a-z]+)$", index, re.MULTILINE))
     assert {page.stem for page in PAGES if page.parent.name == "docs"} - {"index"} <= listed
+
+
+def test_the_picture_is_of_the_committed_table() -> None:
+    files = {file for file, *_ in front.rows()}
+    assert {"float", "Inlay", "quantize_static", "quantize_dynamic"} <= files
+    assert front.PICTURE.read_text(encoding="utf8") == front.picture(), "run: python -m benchmarks.front"
+
+
+def test_the_readme_is_read_in_two_minutes() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf8").splitlines()
+    assert len(lines) <= 150
+    assert next(line for line in lines if line.startswith("![")).endswith("(docs/front.svg)")

@@ -176,8 +176,8 @@ def test_the_preparation_of_images() -> None:
     Image.fromarray(image).save("images/a.png")
     shape = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [1, 3, "h", "w"])
     nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
-    ends = [[onnx.helper.make_value_info(name, shape)] for name in "xy"]
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", *ends)), "any.onnx")
+    x, y = (onnx.helper.make_value_info(name, shape) for name in "xy")
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y])), "any.onnx")
     words = ["quantize", "any.onnx", "--data", "images", "--preprocess", "preprocess.yaml", "--target", "null"]
     words += ["--recipe", "full-int8", "-o", "q.onnx", "--bind", "h=480", "--bind", "w=640"]
     assert commands.run(lambda: commands.app(words, standalone_mode=False)) == 0
