@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from inlay.measure.ssh.address import address_of
 from inlay.portfolio.plan import read_plan
 from inlay.recording.pipeline import read_pipeline
 from inlay.space.recipe_file import load_recipe
+from inlay.targets.machine import cpu_flags
 from inlay.testing import TargetTestCase
 from tests.support.branches import branches
 
@@ -89,6 +91,7 @@ def _starts(run: set[tuple[str, str]], page: str, text: str) -> bool:
     return any(page == where and text.startswith(start) for where, start in run)
 
 
+FOR_VNNI = "model_qint8_avx512_vnni.onnx"
 RUN = (
     ("migrate.md", "import statistics"),
     ("migrate.md", "from inlay.autotune import Config, region"),
@@ -97,12 +100,16 @@ RUN = (
     ("migrate.md", "autotuner.initialize(regions"),
     ("guide.md", "from inlay.autotune import Config"),
     ("guide.md", "data: samples.npz"),
+    ("guide.md", "import inlay\nfrom mine"),
+    ("guide.md", "import inlay\n\nresult"),
+    ("guide.md", "from sentence_transformers"),
+    ("guide.md", "from ultralytics"),
     ("guide.md", "size: 480x640"),
-    ("guide.md", "import inlay"),
     ("guide.md", "inlay-recipe: 1"),
     ("guide.md", "models:"),
     ("fleets.md", "budget: 4h"),
     ("devices.md", "pi5:"),
+    ("devices.md", "print(inlay.check("),
     ("targets.md", "case $INLAY_DO"),
     ("targets.md", "inlay-rules: 1"),
     ("targets.md", "from inlay.targets.command"),
@@ -201,8 +208,45 @@ def test_the_call_for_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """What becomes of a module and its loader is tested where torch is installed."""
     asked: list[Any] = []
     monkeypatch.setattr(inlay, "tune", lambda *given, **options: asked.append((given, options)))
-    exec(block("guide.md", "import inlay"), {"module": "a module", "loader": "a loader"})
+    exec(block("guide.md", "import inlay\n\nresult"), {"module": "a module", "loader": "a loader"})
     assert asked == [(("a module",), {"data": "a loader", "out": "out"})]
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "asked"),
+    [
+        ("sentence_transformers", "SentenceTransformer", {"model_kwargs": {"file_name": FOR_VNNI}, "backend": "onnx"}),
+        ("ultralytics", "YOLO", {"task": "detect"}),
+    ],
+)
+def test_the_calls_of_other_libraries(
+    package: str, name: str, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they make of what Inlay wrote is tested where they are installed (``tests/integrations``)."""
+    made: list[dict[str, Any]] = []
+
+    def stand_in(path: str, **options: Any) -> Any:
+        made.append(options)
+        return SimpleNamespace(val=lambda **_: None)
+
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace(**{name: stand_in}))
+    exec(block("guide.md", f"from {package}"), {})
+    assert made == [asked]
+
+
+def test_the_calibration_reader_of_the_guide(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with np.load("samples.npz") as archive:
+        images = archive["x"]
+    mine = SimpleNamespace(Reader=lambda: _Reader(images))
+    monkeypatch.setitem(sys.modules, "mine", mine)
+    exec(block("guide.md", "import inlay\nfrom mine"), {})
+    onnx.checker.check_model(onnx.load(here / "model.int8.onnx"))
+
+
+def test_the_check_of_the_docs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inlay.quantize("model.onnx", "model.amx.onnx", data="samples.npz", processors=["amx"])
+    exec(block("devices.md", "print(inlay.check("), {"inlay": inlay})
+    assert "amx" in capsys.readouterr().out or "amx_int8" in cpu_flags()
 
 
 def test_the_recipe_of_the_guide_says_what_it_shows(here: Path) -> None:

@@ -43,6 +43,7 @@ ELSEWHERE = {
     "lower": "its own test",
     "fleet": "its own tests",
     "record": "its own tests",
+    "folder": "its own tests, where its libraries are",
     "mcp": "its own tests: it speaks JSON all the time",
 }
 
