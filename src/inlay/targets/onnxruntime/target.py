@@ -37,6 +37,7 @@ from inlay.targets.onnxruntime.session import (
     settings,
     weight_bytes,
 )
+from inlay.types import QType
 
 if TYPE_CHECKING:
     from inlay.quant.plain.graph import IntegerOperator
@@ -64,11 +65,14 @@ def capabilities_for(
     """
     # A worker never asks: it starts without these, and without the graph library behind them.
     from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
-    from inlay.targets.onnxruntime.rewrites import rewrites_for
-    from inlay.targets.onnxruntime.rules import rules_for
+    from inlay.targets.onnxruntime.rewrites import SpaceToDepth, rewrites_for
+    from inlay.targets.onnxruntime.rules import lacks_blocks, rules_for
 
     rules = rules_for(machine, flags, narrow, version)
-    return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed, level2 or level2_bytes()))
+    rewrites = rewrites_for(rules.absorbed, level2 or level2_bytes())
+    if rules.activation is QType.INT8 and lacks_blocks(version):
+        rewrites = tuple(each for each in rewrites if not isinstance(each, SpaceToDepth))
+    return Capabilities(rules, FLOAT_REWRITES, rewrites)
 
 
 _COSTS = Path(__file__).parent / "costs"
