@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -114,21 +114,24 @@ def options_of(
             known = {p.name: option_in(p.annotation) for p in parameters.values()}
             given = {n: v for n, v in given.items() if n in known and v is not None}
             values = {n: not v if (o := known[n]) and o.negated else v for n, v in given.items()}
+            going: list[str] = []
             for name, option in groups.items():
                 parts = _parts_in(str(values.pop(name)), option) if name in values else {}
                 for field, former in option.fields:
                     if (part := values.pop(_part(name, field), None)) is not None:
                         parts[field] = part
-                        typer.echo(
-                            f"inlay: {former.flags[0]} goes in {option.fields_go}: "
-                            f"use {option.flags[0]} '{field}={part}'",
-                            err=True,
-                        )
+                        instead = f"use {option.flags[0]} '{field}={part}'"
+                        going.append(f"inlay: {former.flags[0]} goes in {option.fields_go}: {instead}")
                 if parts and option.type is not None:
                     values[name] = option.type(**parts)
             if config is not None:
                 refuse_overwriting(_written(values), [config])
-            command(**values)
+            try:
+                command(**values)
+            except typer.Exit:  # what is refused is told in one line, and nothing else
+                _tell(going)
+                raise
+            _tell(going)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         run.__annotations__ = {p.name: p.annotation for p in shown}
@@ -136,6 +139,11 @@ def options_of(
         return run
 
     return derive
+
+
+def _tell(going: Iterable[str]) -> None:
+    for notice in going:
+        typer.echo(notice, err=True)
 
 
 def _written(values: Mapping[str, Any]) -> Iterator[Path]:
