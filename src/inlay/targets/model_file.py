@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, RunFailed
-from inlay.model.external import external_locations
+from inlay.model.external import external_locations, holds_halves
 from inlay.model.native import NativeSession
 from inlay.targets.attribution import Names
 from inlay.targets.base import Feed
@@ -61,6 +61,7 @@ class ModelFile:
         }
         self.names = Names(graph)
         self.external = external_locations(model)
+        self._has_halves = holds_halves(graph)
         self._session: NativeSession | None = None
 
     @property
@@ -87,10 +88,12 @@ class ModelFile:
         What computes in half precision is rounded as its kernels do it (:mod:`inlay.model.passes.half`).
         """
         if self._session is None:
-            from inlay.model.passes.half import rounded_file
+            path = self.path
+            if self._has_halves:
+                from inlay.model.passes.half import rounded_file  # boards have none, nor the graph library behind it
 
+                path = rounded_file(path)
             try:
-                path = rounded_file(self.path)
                 self._session = NativeSession(str(path), optimize=False, fuse_qdq=False, threads=1)
             except CompileFailed as error:
                 raise RunFailed(str(error)) from error

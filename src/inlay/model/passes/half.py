@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from inlay.model.external import holds_halves
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.identity import remove_identities
 
@@ -36,10 +37,7 @@ def rounded_halves(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     Its larger tensors may be anywhere: they are not read.
     """
-    kinds = {int(kind) for kind in HALVES}
-    stated = {t.data_type for t in proto.graph.initializer} | {v.type.tensor_type.elem_type for v in proto.graph.input}
-    casts = {a.i for n in proto.graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"}
-    if not kinds & (stated | casts):
+    if not holds_halves(proto.graph):
         return proto
     model, _ = widen_halves(ir.from_proto(proto), rounding=True)
     return ir.to_proto(model)
