@@ -29,7 +29,7 @@ from inlay.run.instant import calibrate_machine as calibration
 from inlay.run.instant import quantize as quantizing
 from inlay.run.instant.proposal import Instant
 from inlay.run.instant.quantize import Quantized
-from inlay.run.machine_costs import read_costs, write_costs
+from inlay.run.machine_costs import _load, read_costs, write_costs
 from inlay.run.reference import RunFiles, in_reference
 from inlay.search import policy
 from inlay.search.cost_table import CostTable, Fit
@@ -478,13 +478,15 @@ def test_the_result_says_how_to_run_what_was_measured(tmp_path: Path, monkeypatc
 )
 def test_shipped_tables_say_where_they_were_measured(path: Path) -> None:
     content = json.loads(path.read_text(encoding="utf8"))
-    facts = content["facts"]
+    table, facts = _load(path)
+    assert ("like" in content) == ("NOT MEASURED" in facts.get("priced by", "")) == (facts["machine"] == "aarch64")
     assert path.stem == "-".join([facts["machine"], *facts["isa"].split()])
     assert facts["threads"] == "1"
-    table = CostTable.from_json(content["fits"])
+    assert table is not None
     for kind in ("Conv", "Conv 1x1", "MatMul"):
         work = Workload((kind,), 1e8, 1e6, 1e5)
         low, plain = table.ns(work, "low"), table.ns(work, "float")
         assert low is not None
         assert plain is not None
-        assert 0.05 < low / plain < 1.0, "integer products of much data are faster there"
+        most = 1.2 if facts["isa"] == "" else 1.0  # without dot products, integers gain little
+        assert 0.05 < low / plain < most, "integer products of much data are faster there"
