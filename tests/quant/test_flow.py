@@ -43,6 +43,22 @@ def run(model: onnx.ModelProto, feeds: Sequence[Feed], level: int) -> list[list[
     return [[np.asarray(y) for y in session.run(None, dict(feed))] for feed in feeds]
 
 
+def turns(model: onnx.ModelProto, feed: dict[str, np.ndarray], at: int, want: np.ndarray) -> bool:
+    """Whether little noise at the inputs of a float model, of 25 dB, turns a decision that an output depends on."""
+    rng, noisy = np.random.default_rng(0), []
+    for _ in range(24):
+        size = {
+            n: 10.0 ** (-25.0 / 20.0) * np.sqrt(np.square(a).mean()) for n, a in feed.items() if a.dtype.kind == "f"
+        }
+        noisy.append(
+            {
+                n: (a + size[n] * rng.standard_normal(a.shape)).astype(a.dtype) if n in size else a
+                for n, a in feed.items()
+            }
+        )
+    return any(sqnr(want, outputs[at]) <= LEAST_DB for outputs in run(model, noisy, 0))
+
+
 @pytest.mark.parametrize("seed", [*FEW, *MANY])
 def test_models_with_bodies(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
@@ -59,15 +75,14 @@ def test_models_with_bodies(seed: int, tmp_path: Path) -> None:
         missing, more = set(placement) - set(found.placement), set(found.placement) - set(placement)
         assert (missing, more) == (set(), set()), "extract is the inverse of emit"
         plain, fused = (run(emitted, feeds[:4], level) for level in (0, 99))
-        noisy = 0
-        for outputs in zip(given, plain, fused, strict=True):
-            for want, exact, quick in zip(*outputs, strict=True):
+        for number, outputs in enumerate(zip(given, plain, fused, strict=True)):
+            for at, (want, exact, quick) in enumerate(zip(*outputs, strict=True)):
                 assert want.shape == exact.shape == quick.shape
                 if not placement:
                     np.testing.assert_allclose(exact, want, rtol=1e-4, atol=1e-5)
-                noisy += min(sqnr(want, exact), sqnr(want, quick)) <= LEAST_DB
-        # with weights of 7 bits, noise may turn a decision that data make: one output of seed 120 then
-        assert noisy <= (space.prepared.rules.weight_limit < 127 and bool(placement))
+                if min(sqnr(want, exact), sqnr(want, quick)) <= LEAST_DB:
+                    assert placement
+                    assert turns(model, feeds[number], at, want), "or the data of the float model decide otherwise"
     quantized = any(n.op_type == "QuantizeLinear" for body in bodies(emitted.graph) for n in body.node)
     inner = {n.name for body in bodies(emitted.graph) for n in body.node}
     assert quantized or not inner.intersection(units), "pairs are where the operators are"
