@@ -51,8 +51,7 @@ services:  ## install the SSH server that boards are tested behind, where apt ma
 	    && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends openssh-server openssh-client >/dev/null; } \
 	  || echo "there is no sshd, and it could not be installed: the tests of boards over SSH are skipped"
 
-ENGINES := tensorrt-rtx-cu13-bindings==1.7.1.116 tensorrt-rtx-cu13-libs==1.7.1.116 cuda-bindings==13.5.0 \
-  tensorrt-cu13-bindings==11.4.0.106
+ENGINES = $(shell sed -nE 's/^(\# )?((tensorrt-rtx|cuda-|tensorrt-cu13-bindings).*==.*)/\2/p' requirements/gpu.txt)
 engines: $(STAMP)  ## install NVIDIA's compiler for RTX GPUs (110 MB), and what is checked of TensorRT's own API
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENGINES) \
 	  || echo "TensorRT for RTX could not be installed: tests that build engines are skipped"

@@ -25,6 +25,7 @@ from benchmarks import (
     coverage,
     few_samples,
     fleet,
+    gpu,
     honesty,
     imports,
     instant,
@@ -382,6 +383,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "ceilings": run_ceilings,
     "budgets": run_budgets,
     "stopping": run_stopping,
+    "gpu": gpu.run,
     "uses": run_uses,
     "transfer": run_transfer,
     "popular": run_popular,
@@ -389,6 +391,10 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "publish": publish,
     "page": rewrite_page,
 }
+
+
+ELSEWHERE = ("gpu",)
+"""Tables that are made by name alone, on machines of their own."""
 
 
 def main() -> int:
@@ -408,7 +414,7 @@ def main() -> int:
         help="a Python with NNCF, for most tables with peers",
     )
     parser.add_argument("--threads", type=int, default=1, help="of the runtime in quality")
-    parser.add_argument("--modelopt", metavar="PYTHON", help="a Python with ModelOpt, for imports and reasons")
+    parser.add_argument("--modelopt", metavar="PYTHON", help="a Python with ModelOpt, for imports, reasons and gpu")
     parser.add_argument(
         "--long", type=Path, metavar="DIR", help="results of tune by model's name, for the table instant"
     )
@@ -423,12 +429,14 @@ def main() -> int:
     parser.add_argument("--restart", action="store_true", help="forget the rows that are done")
     parser.add_argument("--many", type=int, default=compiles.MANY, help="builds of the long runs of compiles")
     parser.add_argument("--longest", type=float, default=compiles.LONGEST_S, help="most seconds of their search")
+    parser.add_argument("--limit", type=float, default=gpu.LIMIT_S, help="most seconds of a call of gpu (default 540)")
+    parser.add_argument("--wheels", action="store_true", help="list what a machine with a GPU needs for gpu, and end")
     parser.add_argument("--runs", type=int, default=300, help="of each scenario of honesty")
     parser.add_argument("--jobs", type=int, default=1, help="processes of honesty")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    wanted = [options.table] if options.table else list(render.TABLES)
+    wanted = [options.table] if options.table else [name for name in render.TABLES if name not in ELSEWHERE]
     for name in wanted:
         budget = options.budget or (POPULAR_S if name in ("popular", "shipped", "stopping") else BUDGET_S)
         COMMANDS[name](argparse.Namespace(**{**vars(options), "budget": budget}))

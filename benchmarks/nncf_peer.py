@@ -31,14 +31,14 @@ def quantize(python: str, model: Path, samples: Path, out: Path, preset: str) ->
     return run(python, "benchmarks.nncf_peer", [*(str(p.resolve()) for p in (model, samples, out)), preset], out)
 
 
-def run(python: str, module: str, arguments: Sequence[str], out: Path) -> str:
+def run(python: str, module: str, arguments: Sequence[str], out: Path, limit_s: float = LIMIT_S) -> str:
     """Run ``module``, which writes ``out``, by another Python. Returns why it failed, or nothing."""
     root = Path(__file__).parents[1]
     command = [python, "-m", module, *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=root)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, cwd=root)
     except subprocess.TimeoutExpired:
-        return f"fails: not done after {LIMIT_S:.0f} s"
+        return f"fails: not done after {limit_s:.0f} s"
     if done.returncode == 0 and out.exists():
         return ""
     lines = [t for t in done.stderr.splitlines() if t.strip()]

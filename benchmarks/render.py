@@ -84,11 +84,11 @@ def quality(table: Mapping[str, Any]) -> str:
         "| model | anchor | over the given model | SQNR | feasible | note |",
         "|---|---|---|---|---|---|",
     ]
-    lines += _anchor_lines(table)
+    lines += anchor_lines(table)
     return "\n".join(lines) + "\n"
 
 
-def _anchor_lines(table: Mapping[str, Any]) -> list[str]:
+def anchor_lines(table: Mapping[str, Any]) -> list[str]:
     lines = []
     for row in table["rows"]:
         for anchor in row.get("anchors", ()):
@@ -138,7 +138,7 @@ def openvino(table: Mapping[str, Any]) -> str:
         "",
         "| model | anchor | over ONNX Runtime's float | SQNR | feasible | note |",
         "|---|---|---|---|---|---|",
-        *_anchor_lines(table),
+        *anchor_lines(table),
     ]
     return "\n".join(lines) + "\n"
 
@@ -305,4 +305,5 @@ TABLES: Sequence[str] = (
     "budgets",
     "stopping",
     "transfer",
+    "gpu",
 )

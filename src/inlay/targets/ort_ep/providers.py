@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from inlay.targets.onnxruntime.session import building, settings
 CPU = "CPUExecutionProvider"
 
 INSTALL: Mapping[str, str] = {
-    "CUDAExecutionProvider": "pip install onnxruntime-gpu in place of onnxruntime, with CUDA 12 and cuDNN 9",
+    "CUDAExecutionProvider": "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime",
     "TensorrtExecutionProvider": "pip install onnxruntime-gpu in place of onnxruntime, with TensorRT 10",
     "DmlExecutionProvider": "pip install onnxruntime-directml in place of onnxruntime, on Windows",
     "OpenVINOExecutionProvider": "pip install onnxruntime-openvino in place of onnxruntime",
@@ -34,6 +37,7 @@ SHORT: Mapping[str, str] = {
     "openvino": "OpenVINOExecutionProvider",
     "coreml": "CoreMLExecutionProvider",
 }
+_BY_CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 _registered: set[str] = set()
 
 
@@ -73,12 +77,14 @@ class Provider:
             options.add_session_config_entry(key, value)
         behind = [] if self.name == CPU else [CPU]
         built_in = None if self.plugin else [(self.name, dict(self.options)), *behind]
+        lacking = _preload() if self.name in _BY_CUDA else ""
         with building(model.path):
             if self.plugin:
                 options.add_provider_for_devices(_devices(self.name), dict(self.options))
             session = ort.InferenceSession(str(model.path), options, providers=built_in)
         if self.name not in session.get_providers():  # it warns, and takes the CPU
-            raise CompileFailed(f"{self.name} does not start on this machine: its driver or device is missing")
+            what = lacking or "its driver or device is missing"
+            raise CompileFailed(f"{self.name} does not start on this machine: {what}")
         return session
 
 
@@ -95,6 +101,17 @@ def parse_options(text: str) -> dict[str, str]:
 
 def _devices(name: str) -> list[Any]:
     return [device for device in ort.get_ep_devices() if device.ep_name == name]
+
+
+@lru_cache(maxsize=1)
+def _preload() -> str:
+    """Load CUDA and cuDNN from their wheels, where the runtime does not look by itself; the first that is missing."""
+    if not hasattr(ort, "preload_dlls"):  # before 1.21
+        return ""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        ort.preload_dlls()
+    return next((line for line in said.getvalue().splitlines() if line), "")
 
 
 def _register(name: str, plugin: str) -> str:
