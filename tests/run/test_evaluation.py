@@ -21,11 +21,20 @@ from inlay.deadline import Deadline
 from inlay.errors import DataError, JournalError, UsageError
 from inlay.measure.journal import Journal
 from inlay.model.user_code import source_sha256
+from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.bound import EvaluationBound
 from inlay.quant.evaluation import Evaluation, Score
 from inlay.report.page import accuracy_words
 from inlay.run.evaluation.evaluator import ModelEvaluator, evaluator_of
-from inlay.run.evaluation.judging import EVALUATED_DB, EVALUATION, EvaluationJudge, ScoreFound, Verdict, evaluated_fall
+from inlay.run.evaluation.judging import (
+    EVALUATED_DB,
+    EVALUATION,
+    STEERING_DB,
+    EvaluationJudge,
+    ScoreFound,
+    Verdict,
+    evaluated_fall,
+)
 from inlay.run.evaluation.relation import Point, fitted
 from inlay.run.schedule import EVALUATING
 from inlay.testing import Builder
@@ -292,6 +301,29 @@ def test_few_samples_do_not_show_the_bound(model: Path) -> None:
     result, _ = tuned(model, lambda path: {"top1": [1.0] * 10}, max_drop=0.01)
     assert result.best.unproven.startswith("BOUND NOT SHOWN")
     assert result.exit_code == 3
+
+
+@null
+@pytest.mark.parametrize(("count", "is_noisy"), [(400, True), (10, False)])
+def test_what_is_noisier_than_usual_is_for_those_whose_samples_show_the_bound(
+    tmp_path: Path, count: int, is_noisy: bool
+) -> None:
+    """The difference of two nearly equal values has less than 20 dB in 8 bits; the evaluation finds nothing lost."""
+    b, rng = Builder(), np.random.default_rng(0)
+    x, w = b.input("x", (1, 3, 12, 12)), rng.normal(size=(8, 8, 3, 3)).astype(np.float32)
+    x = b.conv("two", b.conv("one", x, 8, relu=True), 8, relu=True)
+    other = (w + 0.02 * rng.normal(size=w.shape)).astype(np.float32)
+    one, two = (b.node(f"c{i}", "Conv", [x, b.constant(f"w{i}", each)]) for i, each in enumerate((w, other)))
+    b.output(b.node("difference", "Sub", [one, two]))
+    onnx.save(b.model(), path := tmp_path / "m.onnx")
+    result, data = tuned(path, lambda path: {"top1": [1.0] * count}, max_drop=0.01, max_measurements=8)
+    assert (data["best"]["sqnr_db"] < DEFAULT_MIN_SQNR_DB) == is_noisy
+    journal = Journal(tmp_path / "out" / "run.sqlite", None)
+    asked = journal.fact(STEERING_DB)
+    journal.close()
+    assert asked is not None
+    assert (asked < DEFAULT_MIN_SQNR_DB) == is_noisy, "the search looks for what will be delivered"
+    assert result.best.speedup.low > 1.0
 
 
 @null

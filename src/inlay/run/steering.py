@@ -1,9 +1,11 @@
 """Which SQNR a search asks for where the user's own evaluation is bounded: by what the usual recipes do to its scores.
 
 They are evaluated before the search, full INT8 first, until one keeps the bound; one that is no more accurate than
-another that does not keep it is passed over. Where the first one keeps it although its SQNR is low, so may others;
-where a later one does, what is asked for lies between them, by the relation of noise and scores. So is the best of them
-known to be within the bound before anything else takes time; the evaluation has the last word in the confirmation.
+another that does not keep it is passed over. Where the first one keeps it although its SQNR is low, so may others, if
+its samples show that of new ones as well: of few samples, a detector that loses every fourth object elsewhere may lose
+one in all. Where a later one keeps it, what is asked for lies between them, by the relation of noise and scores. So is
+the best of them known to be within the bound before anything else takes time; the evaluation has the last word in the
+confirmation.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ def _by_recipes(session: Session, given: Given, model: Calibrated, recipes: Mapp
         _remark(evaluation, name, verdict)
         if verdict.failure:
             break
-        if not verdict.breaks:
-            most = accuracy.sqnr_db - accuracy.margin_db - _BELOW_DB
+        if not verdict.breaks:  # what samples do not show of it, they show of nothing noisier
+            most = accuracy.sqnr_db - accuracy.margin_db - _BELOW_DB if verdict.shows else math.inf
             return min(most, DEFAULT_MIN_SQNR_DB if math.isinf(broken) else _needed(evaluation, broken))
         broken = accuracy.sqnr_db
     if math.isinf(broken):
