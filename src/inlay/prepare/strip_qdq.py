@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from inlay.errors import InlayError, Late, ModelError, TargetError
 from inlay.model.flow import in_bodies
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
+from inlay.model.metadata import cloned
 from inlay.model.nesting import nested
-from inlay.model.passes.constants import with_constants
+from inlay.model.passes.constants import lift_constants, with_constants
+from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import QDQ_OPSET
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import ConstantEvaluator, Session
@@ -22,7 +25,9 @@ from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.same_parts import first_difference
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract, is_ours
+from inlay.quant.plain.fakes import may_hold_fakes, write_fakes
 from inlay.quant.plain.form import is_quantized, known_integer
+from inlay.quant.plain.graph import Leftover
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.saturation import Form, reached
 from inlay.quant.transfer import Transferred, transfer
@@ -68,6 +73,8 @@ def strip_qdq(
         found = parts_of(file.model, folder)
         if found.opaque:
             return found
+        if not found.placement and not is_quantized(file.model, known_operators()):
+            return None  # its roundings are part of what it computes
         settled = found.settled(_forms(found, store, feeds) if forms is None else forms)
         if forms is not None:
             return settled
@@ -93,7 +100,9 @@ def strip_qdq(
 def parts_of(model: ir.Model, folder: Path) -> Extraction:
     """What :func:`~inlay.quant.extract.extract` finds, unchecked; nothing where it fails."""
     try:
-        return extract(_readable(model, folder), known_operators())
+        readable, fakes = _readable(model, folder)
+        found = extract(readable, known_operators())
+        return replace(found, leftovers=(*found.leftovers, *fakes))
     except Late:
         raise
     except Exception as error:
@@ -106,16 +115,19 @@ def _failure(error: Exception) -> str:
     return f"the model cannot be taken apart: {kind}{error}".splitlines()[0]
 
 
-def _readable(model: ir.Model, folder: Path) -> ir.Model:
-    """``model`` with constants as initializers, wherever they stand.
+def _readable(model: ir.Model, folder: Path) -> tuple[ir.Model, Sequence[Leftover]]:
+    """``model`` with its fake quantization as Q/DQ nodes and constants as initializers, wherever they stand.
 
     Exporters of fake quantization write scales and zero points as nodes, or compute them from a weight. In a model of
-    our own they are initializers already.
+    our own they are initializers already. With it what rounds like fake quantization, and is none.
     """
     if is_ours(model):
-        return model
-    reads = known_integer(known_operators())
-    return with_constants(model, ConstantEvaluator(folder), reads)
+        return model, ()
+    evaluate, reads, left = ConstantEvaluator(folder), known_integer(known_operators()), tuple[Leftover, ...]()
+    if may_hold_fakes(model.graph):
+        model, _ = lift_constants(fix_names(cloned(model))[0])
+        _, left = write_fakes(model, evaluate)
+    return with_constants(model, evaluate, reads), left
 
 
 def _forms(found: Extraction, store: WeightStore, feeds: Sequence[Feed]) -> Mapping[str, Form]:
@@ -149,9 +161,14 @@ def _unstated(moved: Transferred, graph: Graph) -> Iterator[Port]:
 
 
 def holds_quantized(file: ModelFile) -> bool:
-    """Whether there is something to take apart: Q/DQ nodes, or operators on integers of ONNX or of a known runtime."""
+    """Whether there is something to take apart: Q/DQ nodes, or operators on integers of ONNX or of a known runtime.
+
+    What rounds between factors may be fake quantization: only numbers tell.
+    """
     foreign = any(node.domain not in ("", "ai.onnx") for node in in_bodies(file.model.graph))
-    return is_quantized(file.model, known_operators() if foreign else ())
+    if is_quantized(file.model, known_operators() if foreign else ()):
+        return True
+    return not is_ours(file.model) and may_hold_fakes(file.model.graph)
 
 
 def _computed(

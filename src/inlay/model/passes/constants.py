@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -216,14 +216,7 @@ def fold_constants(
     Values that would grow the model by more than a megabyte (a large ConstantOfShape) are left as they are, and those
     that none of the nodes ``read_by`` reads.
     """
-    graph = model.graph
-    constant = {id(v) for v in graph.initializers.values()}
-    foldable: list[ir.Node] = []
-    for node in graph:
-        plain = node.op_type not in NOT_FOLDED and node.domain in ("", "ai.onnx") and node.inputs
-        if plain and all(v is None or id(v) in constant for v in node.inputs):
-            foldable.append(node)
-            constant.update(id(v) for v in node.outputs)
+    graph, foldable = model.graph, _foldable(model.graph)
     if not foldable:
         return model, 0
     inside = {id(n) for n in foldable}
@@ -246,6 +239,29 @@ def fold_constants(
         folded += 1
     RemoveUnusedNodesPass()(model)
     return model, folded
+
+
+def computed_constants(model: ir.Model, evaluate: Evaluate, wanted: Collection[ir.Value]) -> dict[ir.Value, np.ndarray]:
+    """The arrays of those values of the main graph that are constants, or depend on constants alone."""
+    found = {v: array for v in wanted if (array := constant_of(v)) is not None}
+    nodes = _foldable(model.graph)
+    asked = [v for node in nodes for v in node.outputs if v in wanted and v.name]
+    if asked:
+        numbers = evaluate(_constant_part(model, nodes, asked), [str(v.name) for v in asked])
+        found.update((v, numbers[str(v.name)]) for v in asked)
+    return found
+
+
+def _foldable(graph: ir.Graph) -> list[ir.Node]:
+    """Operators that depend on constants alone, and may be computed before the model runs."""
+    constant = {id(v) for v in graph.initializers.values()}
+    found: list[ir.Node] = []
+    for node in graph:
+        plain = node.op_type not in NOT_FOLDED and node.domain in ("", "ai.onnx") and node.inputs
+        if plain and all(v is None or id(v) in constant for v in node.inputs):
+            found.append(node)
+            constant.update(id(v) for v in node.outputs)
+    return found
 
 
 def _constant_part(model: ir.Model, nodes: list[ir.Node], outputs: list[ir.Value]) -> ir.Model:

@@ -5,4 +5,4 @@
 folder. Nothing here imports what stands behind it in ``quant``; :mod:`inlay.quant.extract` reads what comes out.
 """
 
-__all__ = ["form", "graph", "moves", "operators"]
+__all__ = ["fakes", "form", "graph", "moves", "operators"]
