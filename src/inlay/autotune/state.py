@@ -31,26 +31,16 @@ _UNJUDGED = Accuracy(feasible=True, sqnr_db=math.nan)  # what is outside the bou
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeRecord:
-    """What is known of one scheme that was generated for a region's pattern.
+    """What is known of one scheme that was generated for a region's pattern."""
 
-    Attributes:
-        index: as :meth:`QDQAutotuner.generate` returned it.
-        scheme: the insertion points.
-        placement: the placement that it gave when it was generated.
-        latency_ms: its reading, of several the geometric mean; or None.
-        failed: whether it could not be measured.
-        accepted: whether it became the incumbent.
-        reason: why it failed or may not be delivered; empty otherwise.
-        signature: of its pattern; another one than the region's for a scheme that was carried from the region before.
-    """
-
-    index: int
-    scheme: InsertionScheme
-    placement: Placement
-    latency_ms: float | None = None
-    failed: bool = False
-    accepted: bool = False
-    reason: str = ""
+    index: int  # as `QDQAutotuner.generate` returned it
+    scheme: InsertionScheme  # the insertion points
+    placement: Placement  # the placement that it gave when it was generated
+    latency_ms: float | None = None  # its reading, of several the geometric mean; or None
+    failed: bool = False  # whether it could not be measured
+    accepted: bool = False  # whether it became the incumbent
+    reason: str = ""  # why it failed or may not be delivered; empty otherwise
+    # of its pattern; another one than the region's for a scheme that was carried from the region before
     signature: str = ""
 
 

@@ -21,9 +21,6 @@ FixedValues = Sequence[str] | Mapping[str, Any]
 def parse_fixed(given: FixedValues, specs: Sequence[InputSpec]) -> dict[str, Any]:
     """Values of inputs by name, checked against the inputs, as nested lists.
 
-    Args:
-        specs: the inputs, with the sizes that the user bound.
-
     Raises:
         UsageError: there is no such input, it takes no such value, or its shape is not known.
     """

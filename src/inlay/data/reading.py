@@ -70,17 +70,13 @@ def read_samples(
     path = Path(text)
     if path.is_dir():
         return _from_folder(path, specs)
+    if path.suffix in (".npz", ".npy", ".jsonl", ".csv") and not path.is_file():
+        raise DataError(f"--data {text}: no such file")
     if path.suffix in (".npz", ".npy"):
-        if not path.is_file():
-            raise DataError(f"--data {text}: no such file")
         return checked(_rows(_arrays(path, specs), specs, text), "npz", text, specs)
     if path.suffix == ".jsonl":
-        if not path.is_file():
-            raise DataError(f"--data {text}: no such file")
         return checked(read_token_lines(path, specs), "jsonl", text, specs)
     if path.suffix == ".csv":
-        if not path.is_file():
-            raise DataError(f"--data {text}: no such file")
         return checked(_rows(read_table(path, specs), specs, text), "csv", text, specs)
     if (sounds := sounds_in(text)) is not None:
         name = sounds.name if ":" in sounds.name else ""

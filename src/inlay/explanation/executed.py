@@ -34,22 +34,15 @@ class Ran:
 
 @dataclass(frozen=True)
 class Executed:
-    """A profile, attributed.
+    """A profile, attributed."""
 
-    Attributes:
-        operators: by node name; what has no kernel is missing.
-        conversions: nanoseconds by value and kind (``quantize``, ``dequantize``, ``layout``), and of constants by the
-            operator that reads them (``constant``).
-        unknown_ns: of kernels whose cause is not known.
-        total_ns: of all kernels.
-        kernels: the profile itself, as it was taken.
-    """
-
-    operators: Mapping[str, Ran]
+    operators: Mapping[str, Ran]  # by node name; what has no kernel is missing
+    # nanoseconds by value and kind (`quantize`, `dequantize`, `layout`), and of constants by the operator that reads
+    # them (`constant`)
     conversions: Mapping[tuple[str, str], float]
-    unknown_ns: float
-    total_ns: float
-    kernels: Sequence[KernelTime] = ()
+    unknown_ns: float  # of kernels whose cause is not known
+    total_ns: float  # of all kernels
+    kernels: Sequence[KernelTime] = ()  # the profile itself, as it was taken
 
     def scaled(self, factor: float) -> Executed:
         """With all times multiplied."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,10 +56,8 @@ def explain(
 
     Args:
         file: a float or Q/DQ model of any origin.
-        spec: the target.
         samples: the first one is what is timed.
         deadline: no further experiment is begun after it.
-        stage: hears what is done next.
 
     Raises:
         UsageError: the target gives no profiles.
@@ -280,13 +278,8 @@ def _reasons(suspect: Suspect, proven: Proven | None) -> tuple[Reason, ...]:
     )
 
 
-def _notes(samples: Samples, ran: Executed) -> tuple[str, ...]:
-    notes: Sequence[str] = ()
+def _notes(samples: Samples, ran: Executed) -> Iterator[str]:
     if samples.kind == "random":
-        notes = (*notes, "no samples were given: times are for random inputs, and nothing is known about accuracy")
+        yield "no samples were given: times are for random inputs, and nothing is known about accuracy"
     if ran.unknown_ns > policy.HEAVY_SHARE * ran.total_ns:
-        notes = (
-            *notes,
-            f"{ran.unknown_ns / ran.total_ns:.0%} of the time is spent in kernels whose origin is not known",
-        )
-    return tuple(notes)
+        yield f"{ran.unknown_ns / ran.total_ns:.0%} of the time is spent in kernels whose origin is not known"

@@ -19,19 +19,12 @@ well; the target's table says so, which tests prove; it was not tried; it was tr
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an operator did not run on integers.
+    """Why an operator did not run on integers."""
 
-    Attributes:
-        code: name of the precondition that is not met, or ``unsupported``, or ``unknown``.
-        text: what is wrong, with names.
-        advice: what to do.
-        proof: how it is known.
-    """
-
-    code: str
-    text: str
-    advice: str = ""
-    proof: Proof = "predicted"
+    code: str  # name of the precondition that is not met, or `unsupported`, or `unknown`
+    text: str  # what is wrong, with names
+    advice: str = ""  # what to do
+    proof: Proof = "predicted"  # how it is known
 
     @property
     def certain(self) -> bool:
@@ -41,27 +34,18 @@ class Reason:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of the model.
+    """One operator of the model."""
 
-    Attributes:
-        name, op_type: of the node.
-        precision: that it ran in.
-        kernel: the runtime's operator that ran; empty where it is not known.
-        cost_ms: of that kernel, in each inference, with the casts, scalings and biases that make floats of its sums.
-        heavy: a product, or what takes a good part of the time.
-        reasons: why it does not run on integers.
-        gain_ms: what it takes less once it does; None where that was not tried.
-        float_ms: what it takes in the float model inside a quantized one, if it runs on integers; else None.
-    """
-
-    name: str
-    op_type: str
-    precision: Precision
-    kernel: str
+    name: str  # of the node
+    op_type: str  # of the node
+    precision: Precision  # that it ran in
+    kernel: str  # the runtime's operator that ran; empty where it is not known
+    # of that kernel, in each inference, with the casts, scalings and biases that make floats of its sums
     cost_ms: float
-    heavy: bool
-    reasons: tuple[Reason, ...] = ()
-    gain_ms: float | None = None
+    heavy: bool  # a product, or what takes a good part of the time
+    reasons: tuple[Reason, ...] = ()  # why it does not run on integers
+    gain_ms: float | None = None  # what it takes less once it does; None where that was not tried
+    # what it takes in the float model inside a quantized one, if it runs on integers; else None
     float_ms: float | None = None
 
     @property
@@ -84,42 +68,27 @@ WasteKind = Literal["idle-pair", "enters-int8", "leaves-int8", "requantized", "l
 
 @dataclass(frozen=True)
 class Waste:
-    """Kernels that convert one value, or rearrange it.
+    """Kernels that convert one value, or rearrange it."""
 
-    Attributes:
-        kind: why they are there; those of ``input`` and ``output`` are the price of integers at all.
-        value: the value of the model; the operator, where it is its constant.
-        nodes: the operators that write and read it.
-        cost_ms: in each inference.
-        share: of the time of all kernels.
-        advice: what to do; empty where there is nothing.
-        timed: the price is what the model saves without the pair, measured; else it is the time of its kernels.
-    """
-
-    kind: WasteKind
-    value: str
-    nodes: tuple[str, ...]
-    cost_ms: float
-    share: float
-    advice: str = ""
+    kind: WasteKind  # why they are there; those of `input` and `output` are the price of integers at all
+    value: str  # the value of the model; the operator, where it is its constant
+    nodes: tuple[str, ...]  # the operators that write and read it
+    cost_ms: float  # in each inference
+    share: float  # of the time of all kernels
+    advice: str = ""  # what to do; empty where there is nothing
+    # the price is what the model saves without the pair, measured; else it is the time of its kernels
     timed: bool = False
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What one source of rounding costs.
+    """What one source of rounding costs."""
 
-    Attributes:
-        source: the value, or the operator that reads the weights.
-        kind: ``activation`` or ``weights``.
-        loss_db: SQNR of the worst output without it, less that with it; None where there was no time for that.
-        alone_db: SQNR where nothing else is rounded.
-    """
-
-    source: str
-    kind: str
+    source: str  # the value, or the operator that reads the weights
+    kind: str  # `activation` or `weights`
+    # SQNR of the worst output without it, less that with it; None where there was no time for that
     loss_db: float | None
-    alone_db: float
+    alone_db: float  # SQNR where nothing else is rounded
 
 
 @dataclass(frozen=True)
@@ -132,19 +101,12 @@ class Together:
 
 @dataclass(frozen=True)
 class Bound:
-    """What INT8 could bring to a float model at most.
+    """What INT8 could bring to a float model at most."""
 
-    Attributes:
-        float_ms: kernels of the normalized float model.
-        int8_ms: kernels of the target's usual full recipe.
-        best_ms: each operator in its faster precision, with conversions between them for nothing.
-        barriers: what stands in the way, as sentences.
-    """
-
-    float_ms: float
-    int8_ms: float
-    best_ms: float
-    barriers: tuple[str, ...] = ()
+    float_ms: float  # kernels of the normalized float model
+    int8_ms: float  # kernels of the target's usual full recipe
+    best_ms: float  # each operator in its faster precision, with conversions between them for nothing
+    barriers: tuple[str, ...] = ()  # what stands in the way, as sentences
 
     @property
     def at_most(self) -> float:
@@ -159,95 +121,58 @@ same."""
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a repair.
+    """One change of a repair."""
 
-    Attributes:
-        kind: what it is.
-        name: the operator, or the value.
-        op_type: of the operator; empty of a conversion.
-        gain_ms: time of its kernels before, less that after.
-    """
-
-    kind: ChangeKind
-    name: str
-    op_type: str
-    gain_ms: float
+    kind: ChangeKind  # what it is
+    name: str  # the operator, or the value
+    op_type: str  # of the operator; empty of a conversion
+    gain_ms: float  # time of its kernels before, less that after
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """What came of a repair.
+    """What came of a repair."""
 
-    Attributes:
-        path: the file that was asked for.
-        written: whether there is a better model, and it was written there.
-        speedup: over the given model, paired in fresh processes; None where that does not run, or nothing was found.
-        given_db: SQNR of the given model's worst output, against the model without its Q/DQ nodes.
-        repaired_db: of the repaired one, on the same samples.
-        judged: how many these are.
-        sha256: of the written file.
-        problem: why nothing was written.
-        changes: what is different, what brought most first.
-    """
-
-    path: str
-    written: bool
+    path: str  # the file that was asked for
+    written: bool  # whether there is a better model, and it was written there
+    # over the given model, paired in fresh processes; None where that does not run, or nothing was found
     speedup: Interval | None
-    given_db: float
-    repaired_db: float | None
-    judged: int
-    sha256: str = ""
-    problem: str = ""
-    changes: tuple[Change, ...] = ()
+    given_db: float  # SQNR of the given model's worst output, against the model without its Q/DQ nodes
+    repaired_db: float | None  # of the repaired one, on the same samples
+    judged: int  # how many these are
+    sha256: str = ""  # of the written file
+    problem: str = ""  # why nothing was written
+    changes: tuple[Change, ...] = ()  # what is different, what brought most first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why a model runs as it does on a target.
+    """Why a model runs as it does on a target."""
 
-    Attributes:
-        model: its path.
-        target: name of the target.
-        quantized: whether it holds Q/DQ nodes, or other operators on integers.
-        latency_ms: median of one inference.
-        kernels_ms: the sum over its kernels, as profiled: what shares are of.
-        operators: every operator, in topological order.
-        waste: conversions and rearrangements, the most expensive first.
-        failed: why the model does not run as it is; the figures are then those of a model without that fault.
-        mended_ms: kernels once every reason that can be mended is, with made-up scales; None where that was not tried.
-        sqnr_db: of the worst output against the float model in it, on the samples; None without samples.
-        judged: the number of samples that this and what follows are of.
-        losses: sources of rounding, the worst first.
-        together: without several of them at once.
-        bound: of a float model.
-        repair: what came of a repair, where one was asked for.
-        notes: what else people should know.
-        facts: of the target's fingerprint.
-        over_float: speed-up over the float model inside a quantized one; None where that was not timed.
-        chosen: by the file's metadata, Inlay placed its Q/DQ nodes: what is in float was left there by a choice.
-        ceiling: how far the model is from what its processor can do; None where that is not known.
-    """
-
-    model: str
-    target: str
-    quantized: bool
-    latency_ms: float
-    kernels_ms: float
-    operators: tuple[Operator, ...]
-    waste: tuple[Waste, ...]
-    failed: str = ""
+    model: str  # its path
+    target: str  # name of the target
+    quantized: bool  # whether it holds Q/DQ nodes, or other operators on integers
+    latency_ms: float  # median of one inference
+    kernels_ms: float  # the sum over its kernels, as profiled: what shares are of
+    operators: tuple[Operator, ...]  # every operator, in topological order
+    waste: tuple[Waste, ...]  # conversions and rearrangements, the most expensive first
+    failed: str = ""  # why the model does not run as it is; the figures are then those of a model without that fault
+    # kernels once every reason that can be mended is, with made-up scales; None where that was not tried
     mended_ms: float | None = None
+    # of the worst output against the float model in it, on the samples; None without samples
     sqnr_db: float | None = None
-    judged: int = 0
-    losses: tuple[Loss, ...] = ()
-    together: tuple[Together, ...] = ()
-    bound: Bound | None = None
-    repair: Repair | None = None
-    notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
+    judged: int = 0  # the number of samples that this and what follows are of
+    losses: tuple[Loss, ...] = ()  # sources of rounding, the worst first
+    together: tuple[Together, ...] = ()  # without several of them at once
+    bound: Bound | None = None  # of a float model
+    repair: Repair | None = None  # what came of a repair, where one was asked for
+    notes: tuple[str, ...] = ()  # what else people should know
+    facts: Mapping[str, str] = field(default_factory=dict)  # of the target's fingerprint
+    # speed-up over the float model inside a quantized one; None where that was not timed
     over_float: Interval | None = None
+    # by the file's metadata, Inlay placed its Q/DQ nodes: what is in float was left there by a choice
     chosen: bool = False
-    ceiling: Ceiling | None = None
+    ceiling: Ceiling | None = None  # how far the model is from what its processor can do; None where that is not known
 
     @property
     def lost_ms(self) -> float:

@@ -65,11 +65,8 @@ def losses(
     """The SQNR of a Q/DQ model, and the sources of rounding that cost most of it.
 
     Args:
-        file: the model.
-        target: what the target runs.
         samples: real ones; some are used.
         worker: runs the given model and the float model in it.
-        folder: for files.
         deadline: sources that are left then are not probed.
     """
     folder.mkdir()

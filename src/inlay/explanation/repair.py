@@ -87,13 +87,8 @@ def repair(
     does not quantize gets them from ``samples``.
 
     Args:
-        file: a Q/DQ model.
-        out: the file to write.
-        spec: the target.
         samples: judge the accuracy, against the model without its Q/DQ nodes.
         budget_s: seconds of the search.
-        seed: of every random choice.
-        progress: hears what happens.
         slower: operators that take more on integers than in float, by their names in the plain form; those that
             quantize in each inference start in float.
 
@@ -107,7 +102,6 @@ def repair(
         file = held(file, work / "held")
         subject = _subject(file, spec, samples, worker, work, slower)
         given_db, margin = subject.accuracy.sqnr_db, subject.accuracy.margin_db
-        judged = len(subject.samples)
         config = TuneConfig(
             target=spec,
             bound=Bound(min_sqnr_db=given_db - margin),
@@ -134,29 +128,20 @@ def repair(
             if failed is not None and not subject.forms:
                 raise failed
             best, why = _best(subject, origin, work / "search", worker, seed)
-        problem = why or problem
-        if best is not None:
-            publish(best[2], out)
-            written = load(out)
-            return Repair(
-                path=str(out),
-                written=True,
-                speedup=best[0],
-                given_db=given_db,
-                repaired_db=best[1],
-                judged=judged,
-                sha256=written.sha256,
-            ), written
+        speedup, repaired_db, made = best or (None, None, None)
+        if made is not None:
+            publish(made, out)
+    written = None if made is None else load(out)
     return Repair(
         path=str(out),
-        written=False,
-        speedup=None,
+        written=written is not None,
+        speedup=speedup,
         given_db=given_db,
-        repaired_db=None,
-        judged=judged,
-        sha256="",
-        problem=problem,
-    ), None
+        repaired_db=repaired_db,
+        judged=len(subject.samples),
+        sha256="" if written is None else written.sha256,
+        problem=(why or problem) if written is None else "",
+    ), written
 
 
 def _best(

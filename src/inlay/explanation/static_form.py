@@ -42,16 +42,7 @@ def static_recipe(apart: Extraction, rules: Rules) -> Recipe | None:
 def write_static(
     file: ModelFile, apart: Extraction, spec: TargetSpec, rules: Rules, samples: Samples, out: Path
 ) -> bool:
-    """Write such a form of ``file`` to ``out``, if it has one; whether it was written.
-
-    Args:
-        file: as it was given.
-        apart: what it is made of.
-        spec: where it will run.
-        rules: of that target.
-        samples: give the scales.
-        out: the file to write.
-    """
+    """Write such a form of ``file`` to ``out``, if it has one; whether it was written."""
     recipe = static_recipe(apart, rules)
     if recipe is None or samples.kind == "random":
         return False

@@ -57,8 +57,6 @@ class Worker:
     model the runtime was at work on (:attr:`~inlay.errors.TargetError.culprit`).
 
     Args:
-        spec: the target.
-        folder: for outputs.
         limit: seconds that one message may take before the worker is killed.
 
     Attributes:
@@ -118,7 +116,6 @@ class Worker:
         """Build a model, unless it is resident.
 
         Args:
-            artifact: the model.
             identify: also get the digest of the runtime's optimized graph.
 
         Returns:
@@ -223,7 +220,6 @@ class Worker:
         """Time models in interleaved blocks: as many as asked for, or fewer where a model fails or the time ends.
 
         Args:
-            artifacts: the models.
             feed: file of their inputs, or of a :class:`~inlay.data.Workload`.
             blocks: how many; one where readings have no noise.
             slot_ns: nanoseconds that one reading should take at least.

@@ -18,8 +18,6 @@ class InProcessWorker(Worker):
     """A worker without a process.
 
     Args:
-        spec: name and options of the target.
-        folder: for outputs.
         limit: unused, as nothing here can be killed.
         target: makes all runtime calls.
         clock: returns seconds of the simulation.

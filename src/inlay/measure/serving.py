@@ -14,19 +14,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of a server.
+    """What is asked of a server."""
 
-    Attributes:
-        streams: inferences at once, at most.
-        requests: how many are answered.
-        rate: requests a second, at random moments (a Poisson process); 0 for one as soon as a stream is free.
-        seed: of the moments: models that are compared get requests at the same ones.
-    """
-
-    streams: int
-    requests: int
-    rate: float = 0.0
-    seed: int = 0
+    streams: int  # inferences at once, at most
+    requests: int  # how many are answered
+    rate: float = 0.0  # requests a second, at random moments (a Poisson process); 0 for one as soon as a stream is free
+    seed: int = 0  # of the moments: models that are compared get requests at the same ones
 
 
 @dataclass(frozen=True)

@@ -45,16 +45,11 @@ _SAME = "points"  # in place of points that are the same in the structure's orde
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A scheme with the speedup over float of the best placement that it was part of.
+    """A scheme with the speedup over float of the best placement that it was part of."""
 
-    Attributes:
-        scheme: of its pattern.
-        speedup: baseline over that placement.
-        general: the scheme of its pattern's structure; None where the structure is not known.
-    """
-
-    scheme: InsertionScheme
-    speedup: float
+    scheme: InsertionScheme  # of its pattern
+    speedup: float  # baseline over that placement
+    # the scheme of its pattern's structure; None where the structure is not known
     general: InsertionScheme | None = None
 
 

@@ -16,53 +16,42 @@ class Config:
     Their defaults are the classic ones, but for two: there, ``performance_threshold`` is 1.02, ``default_quant_type``
     ``int8``.
 
-    Attributes:
-        schemes_per_region: most schemes that are measured for one pattern.
-        performance_threshold: least speedup with which a scheme replaces the incumbent. With 1.0 every improvement
-            counts that the measurement can tell from noise, and small ones of many regions add up; the classic 1.02
-            guards against noise where a single reading decides, as with ``confirmations=0``.
-        threshold_against: what that speedup is over: the ``incumbent``, or the float ``baseline`` (then a scheme must
-            also be faster than the incumbent).
-        maximum_sequence_region_size: most nodes of a leaf region.
-        minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE.
-        top_percent_to_mutate: fraction (0..1) of the schemes measured so far, best first, that mutations start from.
-        minimum_schemes_to_mutate: fewest schemes that mutations start from, if that many were measured.
-        maximum_mutations: most insertion points that one mutation changes.
-        maximum_generation_attempts: after so many drawn schemes in a row that are known already, a pattern is finished.
-        concat_group_min_samples: least *expected* number of schemes per pattern that set or clear all inputs of a
-            Concat together (schemes are drawn at random: this bounds the mean, not every run).
-        pattern_cache_minimum_distance: smallest edit distance between two cached schemes of one pattern.
-        pattern_cache_max_entries_per_pattern: most cached schemes of one pattern; 0 for all.
-        confirmations: in the step-by-step API, how often a scheme that seems faster is measured again, alternating
-            with the incumbent, before it is accepted. 0 accepts on a single reading.
-        final_pairs: in the step-by-step API, how often at most the float model and the incumbent are measured again, in
-            turns, after the last region (fewer where the interval of the speed-up is narrow already); 0 for not at all.
-        seed: of the random choices.
-        default_quant_type: type of quantized activations, such as ``int8`` or ``uint8``; None for the target's.
-        verbose: report every step (logger ``inlay.autotune``; to standard error where it has no handler).
-
     Three settings of the classic autotuner are refused, with the reason: ``default_q_scale`` and
     ``default_q_zero_point`` (scales and zero points are computed from the samples, and are those that are delivered),
     and ``default_dq_dtype`` (Q/DQ nodes are set into float32 models).
     """
 
-    schemes_per_region: int = 30
+    schemes_per_region: int = 30  # most schemes that are measured for one pattern
+    # least speedup with which a scheme replaces the incumbent. With 1.0 every improvement counts that the measurement
+    # can tell from noise, and small ones of many regions add up; the classic 1.02 guards against noise where a single
+    # reading decides, as with `confirmations=0`.
     performance_threshold: float = 1.0
+    # what that speedup is over: the `incumbent`, or the float `baseline` (then a scheme must also be faster than the
+    # incumbent)
     threshold_against: Literal["incumbent", "baseline"] = "incumbent"
-    maximum_sequence_region_size: int = 10
-    minimum_topdown_search_size: int = 10
+    maximum_sequence_region_size: int = 10  # most nodes of a leaf region
+    minimum_topdown_search_size: int = 10  # fewest nodes of a sequence that becomes a COMPOSITE
+    # fraction (0..1) of the schemes measured so far, best first, that mutations start from
     top_percent_to_mutate: float = 0.1
-    minimum_schemes_to_mutate: int = 10
-    maximum_mutations: int = 3
+    minimum_schemes_to_mutate: int = 10  # fewest schemes that mutations start from, if that many were measured
+    maximum_mutations: int = 3  # most insertion points that one mutation changes
+    # after so many drawn schemes in a row that are known already, a pattern is finished
     maximum_generation_attempts: int = 100
+    # least *expected* number of schemes per pattern that set or clear all inputs of a Concat together (schemes are
+    # drawn at random: this bounds the mean, not every run)
     concat_group_min_samples: int = 5
-    pattern_cache_minimum_distance: int = 4
-    pattern_cache_max_entries_per_pattern: int = 32
+    pattern_cache_minimum_distance: int = 4  # smallest edit distance between two cached schemes of one pattern
+    pattern_cache_max_entries_per_pattern: int = 32  # most cached schemes of one pattern; 0 for all
+    # in the step-by-step API, how often a scheme that seems faster is measured again, alternating with the incumbent,
+    # before it is accepted. 0 accepts on a single reading.
     confirmations: int = 5
+    # in the step-by-step API, how often at most the float model and the incumbent are measured again, in turns, after
+    # the last region (fewer where the interval of the speed-up is narrow already); 0 for not at all
     final_pairs: int = 20
-    seed: int = 0
+    seed: int = 0  # of the random choices
+    # type of quantized activations, such as `int8` or `uint8`; None for the target's
     default_quant_type: str | None = None
-    verbose: bool = False
+    verbose: bool = False  # report every step (logger `inlay.autotune`; to standard error where it has no handler)
     default_q_scale: InitVar[object] = None
     default_q_zero_point: InitVar[object] = None
     default_dq_dtype: InitVar[object] = None

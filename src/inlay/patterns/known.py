@@ -79,17 +79,11 @@ CACHED, RELATED = "cached", "cached, by structure"
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many patterns with insertion points a cache knows schemes of.
+    """How many patterns with insertion points a cache knows schemes of."""
 
-    Attributes:
-        total: patterns of the model.
-        known: those with schemes in the cache.
-        related: those of ``known`` that are known by their structure only.
-    """
-
-    total: int
-    known: int
-    related: int
+    total: int  # patterns of the model
+    known: int  # those with schemes in the cache
+    related: int  # those of `known` that are known by their structure only
 
     def __str__(self) -> str:
         by_structure = f", {self.related} by structure" if self.related else ""

@@ -14,28 +14,21 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """What became of a placement's sites; each is in exactly one of the fields below ``placement``, ``schemes`` aside.
+    """What became of a placement's sites: each is in one of the fields below `placement`, `schemes` aside."""
 
-    Attributes:
-        placement: what can be imported: the ``points`` and ``implied`` sites, with their types.
-        points: ports of insertion points, which the search can set and clear.
-        implied: ports of constants (weights, biases), which follow the activations of their operator.
-        kept: ports of no insertion point, with the reason; the search leaves them out, although the placement as a
-            whole may be measured.
-        unknown: ports that the normalized model does not have, with the reason.
-        schemes: by pattern signature, the scheme that the import amounts to in most of its instances.
-        lost: sites of a Q/DQ model without a port in the normalized model, with the reason.
-        within: sites inside operators that normalization makes of several, and which the placement quantizes as a
-            whole, with the reason.
-    """
-
-    placement: Placement
-    points: tuple[Port, ...]
-    implied: tuple[Port, ...]
+    placement: Placement  # what can be imported: the `points` and `implied` sites, with their types
+    points: tuple[Port, ...]  # ports of insertion points, which the search can set and clear
+    implied: tuple[Port, ...]  # ports of constants (weights, biases), which follow the activations of their operator
+    # ports of no insertion point, with the reason; the search leaves them out, although the placement as a whole may be
+    # measured
     kept: tuple[tuple[Port, str], ...]
-    unknown: tuple[tuple[Port, str], ...]
+    unknown: tuple[tuple[Port, str], ...]  # ports that the normalized model does not have, with the reason
+    # by pattern signature, the scheme that the import amounts to in most of its instances
     schemes: dict[str, InsertionScheme]
+    # sites of a Q/DQ model without a port in the normalized model, with the reason
     lost: tuple[tuple[str, str], ...] = ()
+    # sites inside operators that normalization makes of several, and which the placement quantizes as a whole, with the
+    # reason
     within: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -45,17 +45,11 @@ class ChildRegionInputInsertionPoint:
 
 @dataclass(frozen=True)
 class RegionOutputInsertionPoint:
-    """An output of the region: every port that reads the value, graph outputs included.
+    """An output of the region: every port that reads the value, graph outputs included."""
 
-    Attributes:
-        child_index: the child region that it is an output of; None in a leaf.
-        node_index: the node that computes it; None unless in a leaf.
-        output_index: index among the outputs of that child or node.
-    """
-
-    child_index: int | None
-    node_index: int | None
-    output_index: int
+    child_index: int | None  # the child region that it is an output of; None in a leaf
+    node_index: int | None  # the node that computes it; None unless in a leaf
+    output_index: int  # index among the outputs of that child or node
 
     def __str__(self) -> str:
         holder = f"child {self.child_index}" if self.node_index is None else f"node {self.node_index}"

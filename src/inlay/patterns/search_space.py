@@ -29,24 +29,16 @@ from inlay.space.units import Unit, find_units
 
 @dataclass(frozen=True, eq=False)
 class RegionPattern:
-    """A structural signature with its insertion points, and the regions that have it.
+    """A structural signature with its insertion points, and the regions that have it."""
 
-    Attributes:
-        signature: 20 hexadecimal digits; equal for isomorphic regions of any models.
-        type: LEAF, COMPOSITE or ROOT.
-        summary: its operators, for people.
-        size: number of nodes of an instance.
-        points: legal insertion points, in order; the same for all instances.
-        instances: the regions with this pattern, in tree order.
-        groups: Concat groups, as points; the same for all instances.
-    """
-
-    signature: str
-    type: RegionType
-    summary: str
-    size: int
+    signature: str  # 20 hexadecimal digits; equal for isomorphic regions of any models
+    type: RegionType  # LEAF, COMPOSITE or ROOT
+    summary: str  # its operators, for people
+    size: int  # number of nodes of an instance
+    # legal insertion points, in order; the same for all instances
     points: tuple[InsertionPoint, ...] = field(repr=False)
-    instances: tuple[Instance, ...] = field(repr=False)
+    instances: tuple[Instance, ...] = field(repr=False)  # the regions with this pattern, in tree order
+    # Concat groups, as points; the same for all instances
     groups: tuple[ConcatGroup, ...] = field(default=(), repr=False)
 
     @classmethod
@@ -55,8 +47,6 @@ class RegionPattern:
 
         Args:
             region: of a tree of ``graph``, found or supplied.
-            graph: the model.
-            rules: the target's table, on which legal insertion points depend.
         """
         rejections = find_rejections(FilterContext(graph, rules, find_units(graph, rules), None))
         leaf_index = dict.fromkeys((n.name for n in graph.nodes), region.leaf_range[1])  # any leaf outside

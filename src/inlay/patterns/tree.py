@@ -92,31 +92,21 @@ class RegionType(enum.Enum):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
-    """One region of the tree.
+    """One region of the tree."""
 
-    Attributes:
-        id: index in :attr:`RegionTree.regions`; a parent's is smaller than its children's. ROOT is 0.
-        type: LEAF, COMPOSITE or ROOT.
-        level: 0 for leaves, otherwise one more than the highest level among the children.
-        parent: id of the parent; None for ROOT.
-        children: child regions in topological order of their first nodes; empty for leaves.
-        direct_nodes: names of a leaf's nodes in topological order; empty for the others.
-        inputs: values that the region reads but does not compute, constants excluded, in order of the first read.
-        outputs: values that it computes and that are read outside or are graph outputs.
-        size: number of nodes, including those of child regions.
-        leaf_range: half-open range of its leaves, counted in tree order.
-    """
-
-    id: int
-    type: RegionType
-    level: int
-    parent: int | None
+    id: int  # index in `RegionTree.regions`; a parent's is smaller than its children's. ROOT is 0.
+    type: RegionType  # LEAF, COMPOSITE or ROOT
+    level: int  # 0 for leaves, otherwise one more than the highest level among the children
+    parent: int | None  # id of the parent; None for ROOT
+    # child regions in topological order of their first nodes; empty for leaves
     children: tuple[Region, ...] = field(repr=False)
+    # names of a leaf's nodes in topological order; empty for the others
     direct_nodes: tuple[str, ...] = field(repr=False)
+    # values that the region reads but does not compute, constants excluded, in order of the first read
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    size: int
-    leaf_range: LeafRange = field(repr=False)
+    outputs: tuple[str, ...]  # values that it computes and that are read outside or are graph outputs
+    size: int  # number of nodes, including those of child regions
+    leaf_range: LeafRange = field(repr=False)  # half-open range of its leaves, counted in tree order
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -43,7 +43,6 @@ def tune_across(
     Args:
         asked: for all targets: its folder holds the result and a folder of each target's run, its budget is that of the
             whole command, and its config's target is not used, nor ``any_precision``.
-        specs: the targets by label.
         others: installed targets that cannot be used, with the reason: one of ``specs`` is to be chosen. None where
             one file is wanted for all of ``specs``.
 

@@ -175,8 +175,6 @@ class Comparison:
         """Accuracy of each file on each target, or why it does not run there.
 
         Args:
-            workers: where they run.
-            files: by target and row.
             verify: by samples that nothing has seen, where there are enough of them; otherwise by those that the
                 searches looked at.
             end: after which nothing but the given model is judged.

@@ -104,13 +104,8 @@ def run_fleet(
     """As :func:`fleet`, for a plan that was read.
 
     Args:
-        plan: what is wanted.
-        out: folder of the fleet.
-        progress: hears what all runs report.
         restart: forget earlier runs in ``out``.
         before_s: seconds of the budget that were used up before the call.
-        tune: gives one slice.
-        clock: counts the budget.
     """
     with open_portfolio(
         out / JOURNAL,
@@ -146,10 +141,6 @@ class Fleet:
     """The runs of one command, by name: what is known of them, and the way to give them time.
 
     Args:
-        entries: the runs.
-        held: what the command holds open.
-        tune: gives one slice.
-        restart: forget earlier runs.
         weights: what each gains counts for, by name; all alike without.
     """
 

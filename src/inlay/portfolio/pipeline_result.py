@@ -40,43 +40,25 @@ class PartResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineResult:
-    """The outcome of :func:`inlay.tune` for the models of one program.
+    """The outcome of :func:`inlay.tune` for the models of one program."""
 
-    Attributes:
-        folder: where ``result.json``, the folder ``pipeline`` of all models and the folders of their runs are.
-        pipeline: the file that said what belongs together.
-        spec: the target.
-        facts: of the target.
-        parts: the models, in the order of the file.
-        ms: of all runs of the given models; None where it was not measured.
-        speedup: of all runs together, paired by block in fresh processes.
-        blocks: that it rests on.
-        bound: what must be kept, as text.
-        seed: of the run.
-        wall_s: seconds of all sessions.
-        scores: what the user's evaluation says of the delivered pipeline, as in ``result.json``; None without one.
-        said: the same as text.
-        doubt: why the bound is not shown.
-        accept_unproven: that was accepted beforehand.
-        notes: for people.
-    """
-
-    folder: Path
-    pipeline: Path
-    spec: TargetSpec
-    facts: Mapping[str, str]
-    parts: tuple[PartResult, ...]
-    ms: float | None
-    speedup: Interval
-    blocks: int
-    bound: str
-    seed: int
-    wall_s: float
+    folder: Path  # where `result.json`, the folder `pipeline` of all models and the folders of their runs are
+    pipeline: Path  # the file that said what belongs together
+    spec: TargetSpec  # the target
+    facts: Mapping[str, str]  # of the target
+    parts: tuple[PartResult, ...]  # the models, in the order of the file
+    ms: float | None  # of all runs of the given models; None where it was not measured
+    speedup: Interval  # of all runs together, paired by block in fresh processes
+    blocks: int  # that it rests on
+    bound: str  # what must be kept, as text
+    seed: int  # of the run
+    wall_s: float  # seconds of all sessions
+    # what the user's evaluation says of the delivered pipeline, as in `result.json`; None without one
     scores: Mapping[str, Any] | None = None
-    said: str = ""
-    doubt: Doubt = NO_DOUBT
-    accept_unproven: bool = False
-    notes: tuple[str, ...] = ()
+    said: str = ""  # the same as text
+    doubt: Doubt = NO_DOUBT  # why the bound is not shown
+    accept_unproven: bool = False  # that was accepted beforehand
+    notes: tuple[str, ...] = ()  # for people
 
     @property
     def files(self) -> Path:

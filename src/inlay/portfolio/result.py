@@ -122,31 +122,18 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class AcrossResult(Chosen):
-    """The outcome of :func:`inlay.tune` for several targets: what was chosen, and what it was chosen from.
+    """The outcome of :func:`inlay.tune` for several targets: what was chosen, and what it was chosen from."""
 
-    Attributes:
-        folder: where ``model.onnx`` and ``result.json`` are, and a folder with the run of each target.
-        model: path and SHA-256 of the given model.
-        columns: the targets by label.
-        size_bytes: of the delivered file with its weights.
-        bound: the accuracy bound, as text.
-        seed: of the run.
-        wall_s: seconds of all sessions of the command.
-        interrupted: the user ended it.
-        doubt: why the bound is not shown for the delivered file.
-        accept_unproven: that was accepted beforehand.
-    """
-
-    folder: Path
-    model: tuple[str, str]
-    columns: Mapping[str, Column]
-    size_bytes: int
-    bound: str
-    seed: int
-    wall_s: float
-    interrupted: bool = False
-    doubt: Doubt = NO_DOUBT
-    accept_unproven: bool = False
+    folder: Path  # where `model.onnx` and `result.json` are, and a folder with the run of each target
+    model: tuple[str, str]  # path and SHA-256 of the given model
+    columns: Mapping[str, Column]  # the targets by label
+    size_bytes: int  # of the delivered file with its weights
+    bound: str  # the accuracy bound, as text
+    seed: int  # of the run
+    wall_s: float  # seconds of all sessions of the command
+    interrupted: bool = False  # the user ended it
+    doubt: Doubt = NO_DOUBT  # why the bound is not shown for the delivered file
+    accept_unproven: bool = False  # that was accepted beforehand
 
     @property
     def unproven(self) -> str:
@@ -263,21 +250,13 @@ class Row:
 
 @dataclass(frozen=True)
 class FleetResult:
-    """The outcome of ``inlay fleet``.
+    """The outcome of ``inlay fleet``."""
 
-    Attributes:
-        folder: where ``result.json``, ``fleet.html`` and the folders of the runs are.
-        rows: the runs, in the order of the plan.
-        budget_s: seconds for all; None for no limit.
-        wall_s: seconds that all sessions took.
-        interrupted: the user stopped it.
-    """
-
-    folder: Path
-    rows: tuple[Row, ...]
-    budget_s: float | None
-    wall_s: float
-    interrupted: bool = False
+    folder: Path  # where `result.json`, `fleet.html` and the folders of the runs are
+    rows: tuple[Row, ...]  # the runs, in the order of the plan
+    budget_s: float | None  # seconds for all; None for no limit
+    wall_s: float  # seconds that all sessions took
+    interrupted: bool = False  # the user stopped it
 
     @property
     def found(self) -> list[Figures]:

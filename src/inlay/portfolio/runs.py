@@ -10,7 +10,7 @@ from pathlib import Path
 
 from inlay.deadline import Clock, Deadline
 from inlay.measure.journal import Journal
-from inlay.run.progress import Progress, SearchStep
+from inlay.run.progress import Progress, SearchStep, Silent
 from inlay.run.result import Doubt, TuneResult
 from inlay.run.schedule import deadline_of
 from inlay.run.session import work_in
@@ -45,7 +45,7 @@ class Portfolio:
 
 
 @dataclass(frozen=True, eq=False)
-class _Named:
+class _Named(Silent):
     run: str
     command: Portfolio
 
@@ -61,9 +61,6 @@ class _Named:
         """Pass it on."""
         self.command.progress.trial(step)
         self.command.journal.record_seconds()
-
-    def close(self) -> None:
-        """Nothing to do: the command goes on."""
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from typing import Any
 from jinja2 import TemplateError
 
 from inlay.errors import DataError, JournalError
-from inlay.files import read_bytes, read_json
+from inlay.files import read_bytes
 from inlay.measure.journal import Journal, Record
 from inlay.run.facts import PROFILE, SIZE
-from inlay.run.finished import judged_by_older_rules
+from inlay.run.finished import judged_by_older_rules, reading_result
 from inlay.run.outcome.evidence import EVIDENCE, Evidence
 from inlay.targets.base import KernelTime
 from inlay.trial import Interval, Measured
@@ -77,13 +77,8 @@ _LARGEST_TEXT = 16 << 20  # bytes of a recipe that is shown
 
 def read_run(folder: Path) -> FinishedRun:
     """The finished run in ``folder``. Raises JournalError where there is none, or it is damaged."""
-    try:
-        result = read_json(folder / "result.json")
+    with reading_result(folder) as result:
         result["best"]["speedup"], result["model"]["path"], result["baseline"]["latency_ms"]
-    except (DataError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
-    if not (folder / "run.sqlite").is_file():
-        raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     with contextlib.closing(Journal(folder / "run.sqlite", None)) as journal:
         older, notes = judged_by_older_rules(journal), result.get("notes")
         if older:

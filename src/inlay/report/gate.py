@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from inlay.data import Samples, read_labels, save_feeds
-from inlay.errors import LIMIT_BROKEN, UNPROVEN, DataError, UsageError
+from inlay.data import Samples, save_feeds
+from inlay.errors import LIMIT_BROKEN, UNPROVEN, UsageError
 from inlay.files import scratch
 from inlay.measure.client import usual_limit
 from inlay.measure.lab import Lab, measuring
@@ -22,7 +22,7 @@ from inlay.quant.accuracy import Bound, Judge, find_metric
 from inlay.quant.metrics import AGREEMENTS
 from inlay.quant.tasks.recognize import task_of
 from inlay.report.gate_options import Delivered, GateOptions
-from inlay.run.call import Given
+from inlay.run.call import Given, labelled
 from inlay.run.compare import compare
 from inlay.run.notebook import usual
 from inlay.run.progress import Phases
@@ -127,12 +127,7 @@ def _samples(run: Delivered, given: Given, wish: GateOptions) -> Samples:
         )
     samples = given.masked(given.samples_or_random(np.random.default_rng(wish.seed), 1), wish.mask)
     labels = run.file_said("--labels") if wish.labels is None and wish.data is None else wish.labels
-    if labels is None:
-        return samples
-    array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
-    if array.ndim == 0 or len(array) != len(samples):
-        raise DataError(f"labels: an array of shape {list(array.shape)}, but there are {len(samples)} samples")
-    return replace(samples, labels=array)
+    return samples if labels is None else labelled(samples, labels)
 
 
 def _accuracy(run: Delivered, samples: Samples, wish: GateOptions, worker: Any, folder: Path) -> Accuracy:

@@ -14,13 +14,13 @@ from typing import Annotated
 import numpy as np
 
 from inlay.data import AUTO_MASK, Feed, Images
-from inlay.errors import DataError, JournalError, NoSuchFile, UsageError
-from inlay.files import read_json
+from inlay.errors import JournalError, NoSuchFile, UsageError
 from inlay.measure.journal import Journal
 from inlay.model.load import ModelFile, file_sha256, load
 from inlay.prepare import options
 from inlay.prepare.declare import Option, Options, documented
 from inlay.run.facts import CALIBRATION
+from inlay.run.finished import reading_result
 from inlay.run.options import DataSource
 from inlay.run.progress import Progress
 from inlay.targets.base import TargetSpec
@@ -102,7 +102,6 @@ class Delivered:
     fingerprint: str  # of the target that the run measured on
     feed: Feed | None  # a sample of the run; None where it kept none
     said: Mapping[str, Sequence[str]]  # options of the run's command, by their flags
-    metric: str  # the metric of the run; empty where it had none
 
     @classmethod
     def read(cls, folder: Path, given: str | Path | None) -> Delivered:
@@ -113,18 +112,12 @@ class Delivered:
             NoSuchFile: the given model is not where it was.
             UsageError: it is another one than it was.
         """
-        if not (folder / "run.sqlite").is_file():
-            raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
-        try:
-            result = read_json(folder / "result.json")
+        with reading_result(folder) as result:
             model, best, target = result["model"], result["best"], result["target"]
             path, threads = Path(str(model["path"])), str((target.get("facts") or {}).get("threads", "1"))
             said = options_said(str(result.get("command") or ""))
             wanted = {"sha256": str(best["output_sha256"]), "name": str(target["name"])}
             fingerprint = str(target["fingerprint"])
-            metric = str((best.get("metric_statement") or {}).get("name") or "")
-        except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
         delivered = folder / "model.onnx"
         if not delivered.is_file() or file_sha256(delivered) != wanted["sha256"]:
             raise JournalError(f"{delivered} is not the file that was measured: run inlay tune again, or put it back")
@@ -144,7 +137,6 @@ class Delivered:
             fingerprint=fingerprint,
             feed=feed,
             said=said,
-            metric=metric,
         )
 
     def file_said(self, flag: str) -> Path | None:

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from inlay.measure.journal import Record
 from inlay.report.folder import FinishedRun, facts_of
 from inlay.search.baselines import ORIGINAL
@@ -46,15 +48,6 @@ class Axis:
         values = [i * step for i in range(first, first + 12) if i * step <= self.high]
         digits = max(0, -math.floor(math.log10(step)) + (1 if step / power == 2.5 else 0))
         return [(self.at(v), f"{v:.{digits}f}") for v in values]
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of ``values`` lie, by linear interpolation."""
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
 
 _WIDTH, _HEIGHT = 640.0, 340.0
@@ -169,7 +162,8 @@ def select_lines(run: FinishedRun) -> dict[str, str]:
         bound = f"{rounded:g}" if rounded > least and float(f"{rounded:g}") <= db else repr(db)
         if float(bound) <= least:
             bound = repr(db)
-        found[trial.candidate] = f"inlay select {quoted(str(run.folder))} --min-sqnr {bound} --to model-{bound}dB.onnx"
+        folder = shlex.quote(str(run.folder))
+        found[trial.candidate] = f"inlay select {folder} --min-sqnr {bound} --to model-{bound}dB.onnx"
         least = db
     return found
 
@@ -179,7 +173,7 @@ def trace(run: FinishedRun) -> Chart:
     trials = run.trials
     timed = [run.speeds[t.candidate] for t in trials if isinstance(t.outcome, Measured)]
     ratios = sentinel_ratios(run)
-    band = (quantile(ratios, _BAND[0]), quantile(ratios, _BAND[1])) if len(ratios) > 2 else None
+    band = np.quantile(ratios, _BAND).tolist() if len(ratios) > 2 else None
     x = Axis(0.0, max(len(trials) + 1.0, 2.0), _LEFT, _WIDTH - _RIGHT)
     y = Axis.around([1.0, *_span(timed), *(band or ())], _HEIGHT - _BOTTOM, _TOP)
     marks, line, best = [], [], 1.0
@@ -219,7 +213,7 @@ def sentinel_ratios(run: FinishedRun) -> list[float]:
     """Each reading of the given model in a race over the median of all of them."""
     if not run.sentinel:
         return []
-    typical = quantile(run.sentinel, 0.5)
+    typical = float(np.median(run.sentinel))
     return [ns / typical for ns in run.sentinel] if typical > 0.0 else []
 
 
@@ -231,13 +225,8 @@ def sentinel(run: FinishedRun) -> Chart | None:
     x = Axis(0.0, float(len(ratios) - 1), _LEFT, _WIDTH - _RIGHT)
     y = Axis.around([1.0, *ratios], 120.0, 12.0)
     line = " ".join(f"{x.at(i)},{y.at(r)}" for i, r in enumerate(ratios))
-    band = y.at(quantile(ratios, _BAND[1])), y.at(quantile(ratios, _BAND[0]))
-    return Chart(x, y, [], line, band, height=150.0)
-
-
-def quoted(text: str) -> str:
-    """``text`` as one word of a shell."""
-    return shlex.quote(text)
+    low, high = np.quantile(ratios, _BAND).tolist()
+    return Chart(x, y, [], line, (y.at(high), y.at(low)), height=150.0)
 
 
 def _span(speeds: Sequence[Interval]) -> Iterator[float]:

@@ -24,19 +24,13 @@ _TOLD = ("machine", "isa", "cpu")
 
 @dataclass(frozen=True)
 class Belonging:
-    """Where a file belongs.
+    """Where a file belongs."""
 
-    Attributes:
-        path: of the file.
-        tuned_for: what it was quantized for, by name; empty where it does not say, as what others wrote.
-        here: the same of the target here.
-        differs: what differs, and what follows from it, each as one line; empty where nothing does.
-    """
-
-    path: Path
+    path: Path  # of the file
+    # what it was quantized for, by name; empty where it does not say, as what others wrote
     tuned_for: Mapping[str, str]
-    here: Mapping[str, str]
-    differs: tuple[str, ...]
+    here: Mapping[str, str]  # the same of the target here
+    differs: tuple[str, ...]  # what differs, and what follows from it, each as one line; empty where nothing does
 
     @property
     def fits(self) -> bool:

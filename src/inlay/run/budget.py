@@ -61,7 +61,6 @@ class TimeLimit:
         time: of the search. Anchors come first and have more of it: the result must not be slower than the best of
             them.
         journal: knows what earlier sessions judged; that costs nothing and is never refused.
-        worker: the runtime.
         necessary: whether all trials have as much time as anchors.
     """
 
@@ -82,13 +81,7 @@ class TimeLimit:
         return self.time.trial_s + max(self._outside_s)
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
-        """Why ``proposal`` is not judged any more; empty where it is.
-
-        Args:
-            proposal: what the strategy asks for.
-            key: identifies its model.
-            evaluator: judged what came before.
-        """
+        """Why ``proposal`` is not judged any more; empty where it is."""
         self._begun = None
         if self._journal.trial(key) is not None:
             return ""
@@ -118,11 +111,7 @@ def _is_worth_confirming(candidate: Candidate) -> bool:
 
 
 class Budget(TimeLimit):
-    """The limits of the main search: its time; measurements; builds.
-
-    Args:
-        time: see :class:`TimeLimit`, as ``journal`` and ``worker``.
-    """
+    """The limits of the main search: its time; measurements; builds."""
 
     def __init__(self, time: SearchTime, journal: Journal, worker: Worker) -> None:
         super().__init__(time, journal, worker)

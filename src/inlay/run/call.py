@@ -166,8 +166,6 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
     """A call of ``tune``, read and checked.
 
     Args:
-        model: what is to be tuned.
-        options: how.
         target: of these, to tune for.
         command: the line that asks for it, for people.
 
@@ -251,6 +249,11 @@ def _samples(given: Given, options: TuneOptions) -> Samples | None:
         return samples
     if options.metric in (None, "sqnr", *AGREEMENTS):
         raise UsageError("--labels needs a --metric that uses them: give top1, or module:function")
+    return labelled(samples, labels)
+
+
+def labelled(samples: Samples, labels: str | Path | np.ndarray) -> Samples:
+    """``samples`` with their labels, an array or a file. Raises DataError where they are not as many."""
     array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
     if array.ndim == 0 or len(array) != len(samples):
         raise DataError(f"labels: an array of shape {list(array.shape)}, but there are {len(samples)} samples")

@@ -242,8 +242,11 @@ class Evaluator:
                 return Trial(proposal, Infeasible(accuracy))
             stage = "measure"
             return self._race(proposal, artifact, accuracy)
-        except (CompileFailed, RunFailed, BadReading, TimedOut) as error:
-            return Trial(proposal, Failed(_stage(error, stage), str(error)))
+        except TimedOut as error:
+            return Trial(proposal, Failed("timeout", str(error)))
+        except (CompileFailed, RunFailed, BadReading) as error:
+            ran = isinstance(error, RunFailed) and stage == "accuracy"
+            return Trial(proposal, Failed("run" if ran else stage, str(error)))
         except TargetError as error:
             return Trial(proposal, Failed("worker", str(error)))
 
@@ -267,9 +270,3 @@ class Evaluator:
         self._worker.drop(artifact)
         if artifact.path.name.startswith("candidate-"):
             artifact.path.unlink(missing_ok=True)
-
-
-def _stage(error: TargetError, stage: Stage) -> Stage:
-    if isinstance(error, TimedOut):
-        return "timeout"
-    return "run" if isinstance(error, RunFailed) and stage == "accuracy" else stage

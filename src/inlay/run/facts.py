@@ -127,16 +127,8 @@ def _rewrite_choice(data: Mapping[str, Any]) -> RewriteChoice:
     return RewriteChoice(rewrites, {str(unit): float(ratio) for unit, ratio in data["ratios"].items()})
 
 
-def _rewrites_as_json(found: RewriteChoice) -> dict[str, Any]:
-    return {"rewrites": sorted([*r.port, r.name] for r in found.rewrites), "ratios": dict(found.ratios)}
-
-
 def _powers(data: list[float]) -> Powers:
     return tuple(map(float, data))
-
-
-def _kernels_as_json(kernels: list[KernelTime]) -> list[list[Any]]:
-    return [list(astuple(k)) for k in kernels]
 
 
 def _nanoseconds(data: float) -> float:
@@ -158,7 +150,11 @@ DONE: Fact[float] = Fact(
 )
 """The budget in seconds of a session that ended since hardly anything was left to find; a larger one looks further."""
 SPARE = Fact("spare", bool)  # whether there was time for anchors that are not expected to gain
-USUAL_REWRITES: Fact[RewriteChoice] = Fact("usual_rewrites", _rewrite_choice, _rewrites_as_json)
+USUAL_REWRITES: Fact[RewriteChoice] = Fact(
+    "usual_rewrites",
+    _rewrite_choice,
+    lambda found: {"rewrites": sorted([*r.port, r.name] for r in found.rewrites), "ratios": dict(found.ratios)},
+)
 """The rewrites that pay by the processor's table, where there was no time to profile them."""
 KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", lambda data: {key: float(ns) for key, ns in data.items()})
 """Nanoseconds by signature that the cost database knew when the run began."""
@@ -229,5 +225,5 @@ GRAPH = Fact("graph", str)
 SIZE = Fact("size", int)  # bytes of one candidate as a file of its own, by its key
 MEMORY = Fact("memory", int)
 """Bytes that a session of one candidate takes at most, by its key; of those that were measured in fresh processes."""
-PROFILE = Fact("profile", kernel_times, _kernels_as_json)
+PROFILE: Fact[list[KernelTime]] = Fact("profile", kernel_times, lambda found: [list(astuple(k)) for k in found])
 """Kernel times of one candidate, by its key; empty where it cannot be profiled."""

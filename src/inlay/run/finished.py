@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from inlay.data import FIXED, files_of
-from inlay.errors import JournalError
+from inlay.errors import DataError, JournalError
+from inlay.files import read_json
 from inlay.measure.journal import Journal
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -34,6 +36,22 @@ from inlay.run.facts import (
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.registry import create
 from inlay.types import FP32, Placement
+
+
+@contextlib.contextmanager
+def reading_result(folder: Path) -> Iterator[dict[str, Any]]:
+    """The content of ``result.json`` of the run in ``folder``.
+
+    Raises:
+        JournalError: there is no finished run, or what is read of it within is damaged.
+    """
+    try:
+        yield read_json(folder / "result.json")
+    except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
+    if not (folder / "run.sqlite").is_file():
+        raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
+
 
 TOO_OLD = "was written by an older version, which did not keep what is needed"
 

@@ -74,10 +74,7 @@ class Given:
         """What compares others with it on other samples, in the same parts of outputs, without a margin.
 
         Args:
-            samples: these.
-            reference: its outputs for them.
             bound: that must be kept; None for none.
-            metric: of the bound.
         """
         task = self.judge.task
         if task is not None:
@@ -99,13 +96,7 @@ def binds_in_task(bound: Bound) -> bool:
 
 
 def bound_in_task(samples: Samples, reference: Sequence[Outputs], config: TuneConfig) -> tuple[Bound, Task | None]:
-    """The bound that models are judged by, and what the given model is for, whose figures bind where nothing else does.
-
-    Args:
-        samples: that are judged.
-        reference: the given model's outputs for them.
-        config: of the run.
-    """
+    """The bound that models are judged by, and the given model's task, whose figures bind where nothing else does."""
     task, bound = task_of(samples, reference, config.task), config.searched
     if task is None or not binds_in_task(config.bound):
         return bound, task

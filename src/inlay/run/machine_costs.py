@@ -195,7 +195,6 @@ class CostDatabase:
     """Mean nanoseconds by signature, for one target.
 
     Args:
-        fingerprint: of the target.
         folder: where the files are; the user's cache folder by default.
     """
 

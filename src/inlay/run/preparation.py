@@ -65,20 +65,13 @@ _USUAL: tuple[Method, ...] = ("minmax", "entropy")
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """The model made ready for the search: normalized, indexed and calibrated.
+    """The model made ready for the search: normalized, indexed and calibrated."""
 
-    Attributes:
-        prepared: the model.
-        imported: quantized models to start from and to beat.
-        candidates: turns placements into files.
-        test: variations of the selection samples.
-        usual: full INT8 beside half precision with ranges as NVIDIA's tool chooses them, by name: more files to beat.
-    """
-
-    prepared: PreparedModel
-    imported: ImportedQDQ
-    candidates: CandidateWriter
-    test: StressTest
+    prepared: PreparedModel  # the model
+    imported: ImportedQDQ  # quantized models to start from and to beat
+    candidates: CandidateWriter  # turns placements into files
+    test: StressTest  # variations of the selection samples
+    # full INT8 beside half precision with ranges as NVIDIA's tool chooses them, by name: more files to beat
     usual: tuple[tuple[str, Artifact], ...] = ()
 
 
@@ -206,11 +199,7 @@ def _candidates(
     """What writes placements, with the qparams of all values chosen by ``deadline``, and :attr:`Calibrated.usual`.
 
     Args:
-        session: the run.
-        given: what candidates are compared with.
-        prepared: the model.
         imported: Q/DQ models whose qparams may be kept.
-        deadline: when it must be over.
         stress: variations of the calibration samples.
         test: variations of the selection samples.
     """

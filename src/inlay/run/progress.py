@@ -89,7 +89,7 @@ class Silent:
         """Nothing to do."""
 
 
-class Logged:
+class Logged(Silent):
     """Tells the logger ``inlay`` at level INFO: what callers hear who pass no progress of their own."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -116,9 +116,6 @@ class Logged:
         best = "; the best so far" if trial.accepted else ""
         _LOGGER.info("%s: %s%s", trial.proposal.origin, found, best)
 
-    def close(self) -> None:
-        """Nothing to do."""
-
 
 class Phases:
     """The stages of a command as ``progress`` hears them: what is done, how far it is, and how long it takes at most.
@@ -129,7 +126,7 @@ class Phases:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._hears: Hears = getattr(progress, "doing", _ignored)
+        self._hears: Hears = getattr(progress, "doing", Silent().doing)
         self._left_s: Callable[[], float] = _no_limit
         self._stage = self._step = ""
 
@@ -142,10 +139,6 @@ class Phases:
         """Where it is; with an empty text, it is still there."""
         self._step = text or self._step
         self._hears(": ".join(filter(None, [self._stage, self._step])) + _at_most(self._left_s()))
-
-
-def _ignored(text: str) -> None:
-    """Nobody wants to know."""
 
 
 def _at_most(seconds: float) -> str:

@@ -355,7 +355,6 @@ def exit_code(interrupted: bool, unproven: str, accepted: bool) -> int:
     """Of a command that delivered a model.
 
     Args:
-        interrupted: the user ended it.
         unproven: that the bound is not shown for new samples; empty where it is.
         accepted: beforehand.
     """

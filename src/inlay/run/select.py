@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from inlay.data import save_feed
-from inlay.errors import DataError, JournalError, UsageError
-from inlay.files import read_json, refuse_overwriting, scratch
+from inlay.errors import JournalError, UsageError
+from inlay.files import refuse_overwriting, scratch
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.model.held import held
@@ -19,7 +20,7 @@ from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.run.evaluation.judging import evaluated_fall
 from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
-from inlay.run.finished import TOO_OLD, inputs_of, judged_by_older_rules, writer_of
+from inlay.run.finished import TOO_OLD, inputs_of, judged_by_older_rules, reading_result, writer_of
 from inlay.run.outputs import publish
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Accuracy, Measured, OutputError, shown_sqnr
@@ -151,8 +152,7 @@ class _Run:
     @classmethod
     def read(cls, folder: Path) -> _Run:
         """That of the run in ``folder``; older ones lack some of it. Raises JournalError where it is damaged."""
-        try:
-            result = read_json(folder / "result.json")
+        with reading_result(folder) as result:
             model, baseline = result["model"], dict(result["baseline"])
             best, search = dict(result.get("best") or {}), dict(result.get("search") or {})
             return cls(
@@ -168,8 +168,6 @@ class _Run:
                 note=str(best.get("bound_note") or ""),
                 rejected={str(key): str(why) for key, why in dict(search.get("rejected") or {}).items()},
             )
-        except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
     def doubt(self, placement: Placement, accuracy: Accuracy) -> str:
         """That a placement is outside the bound, or not shown to keep it for new samples; empty where it is."""
@@ -192,13 +190,8 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
     run = _Run.read(folder)
-    if not (folder / "run.sqlite").is_file():
-        raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
-    journal = Journal(folder / "run.sqlite", None)
-    try:
+    with closing(Journal(folder / "run.sqlite", None)) as journal:
         return _select(journal, run, out, wish)
-    finally:
-        journal.close()
 
 
 def _bytes(baseline: Mapping[str, Any], key: str) -> int | None:

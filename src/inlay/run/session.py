@@ -286,7 +286,6 @@ class Session:
         """Report that a stage begins, and record the time that was spent until then.
 
         Args:
-            text: what is done.
             until: when it is over at the latest, as far as is known at the time; by default with the command.
         """
         self._phases.begin(text, lambda: (until() if until else self.plan.before_writing).left)

@@ -69,11 +69,8 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
     Where there are no times of kernels, ``refine`` follows the guided one, which knows only what a table says.
 
     Args:
-        session: the run.
-        model: the model.
         evaluator: judges and profiles what they propose.
         feed: file of the inputs that latency is measured on.
-        budget: of the search.
     """
     prepared, imported, config = model.prepared, model.imported, session.inputs.config
     joined = {name: kind(prepared, config) for name, kind in joined_strategies().items()}

@@ -31,11 +31,7 @@ class Barred:
 
 
 class Bars:
-    """Which units may not have which labels.
-
-    Args:
-        graph: the units.
-    """
+    """Which units may not have which labels."""
 
     def __init__(self, graph: UnitGraph) -> None:
         self._graph = graph

@@ -45,7 +45,6 @@ class Scripted:
     """A strategy from a dialogue.
 
     Args:
-        name: for people.
         start: makes the dialogue, at the first ``ask``, so that it can use what earlier strategies found.
     """
 
@@ -109,7 +108,6 @@ class LazyStrategy:
     """A strategy that is made at its first ``ask``, from what the strategies before it found.
 
     Args:
-        name: for people.
         make: makes the strategy, such as an ``Evolve`` that starts from the incumbent of that moment.
     """
 

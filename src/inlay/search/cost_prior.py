@@ -129,7 +129,6 @@ class CostPrior:
     """Costs before whole-model times are taken into account.
 
     Args:
-        parameters: what has a cost.
         known: costs of earlier runs, by signature.
         priced: costs by the processor's table, NaN where it has none, shape (parameters,); None without a table.
     """

@@ -106,13 +106,11 @@ class Surrogate:
     """Trials so far, and models of cost and noise that they correct.
 
     Args:
-        graph: units and values.
         oracles: profiles and probes.
         anchors: trials of the anchors by name, complete by the time of the first call.
         chosen: for each anchor's name, the precisions of its units by name.
         outputs: names of the float outputs, as in the sensitivities.
         bound: noise over signal that the SQNR bound allows; None where there is no such bound.
-        baseline_ns: latency of the baseline.
         known: unit and boundary costs by signature, from earlier runs.
         priced: costs by the processor's table, NaN where it has none, shape (parameters,); empty without one.
 
@@ -275,8 +273,6 @@ class Surrogate:
         """Learn from a trial and, where that is worth a build, from its profile.
 
         Args:
-            labels: that were proposed.
-            trial: what was found.
             prediction: made before; None to profile in any case.
         """
         labels = self.graph.propagate(labels)

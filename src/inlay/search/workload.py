@@ -18,21 +18,13 @@ _FAMILY = {"Gemm": "MatMul", "ConvTranspose": "Conv", "GRU": "LSTM"}
 
 @dataclass(frozen=True)
 class Workload:
-    """What one unit or value asks of a processor.
+    """What one unit or value asks of a processor."""
 
-    Attributes:
-        kinds: from the most specific one to that of everything alike; the first that is known counts.
-        products: multiply-accumulates.
-        moved: elements of activations that are read and written.
-        constants: elements of weights, where there are products.
-        turns: how often it is asked for in one inference: operators in loops are several times.
-    """
-
-    kinds: tuple[str, ...]
-    products: float = 0.0
-    moved: float = 0.0
-    constants: float = 0.0
-    turns: int = 1
+    kinds: tuple[str, ...]  # from the most specific one to that of everything alike; the first that is known counts
+    products: float = 0.0  # multiply-accumulates
+    moved: float = 0.0  # elements of activations that are read and written
+    constants: float = 0.0  # elements of weights, where there are products
+    turns: int = 1  # how often it is asked for in one inference: operators in loops are several times
 
     @property
     def features(self) -> tuple[float, float, float, float]:

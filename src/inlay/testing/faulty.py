@@ -92,19 +92,12 @@ def _random(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One way to fail.
+    """One way to fail."""
 
-    Attributes:
-        call: of the runtime that fails.
-        act: does something before the call.
-        spoil: makes something else of what the call returns.
-        chance: that a call fails.
-    """
-
-    call: Call
-    act: Callable[[], None] | None = None
-    spoil: Callable[[Any], Any] | None = None
-    chance: float = 1.0
+    call: Call  # of the runtime that fails
+    act: Callable[[], None] | None = None  # does something before the call
+    spoil: Callable[[Any], Any] | None = None  # makes something else of what the call returns
+    chance: float = 1.0  # that a call fails
 
 
 def _filled(value: float) -> Callable[[Any], Any]:

@@ -74,13 +74,9 @@ class Builder:
         """Add a node and return its first output, by default called ``<name>_out``.
 
         Args:
-            name: of the node.
-            op_type: operator.
             inputs: value names, ``""`` for an absent optional input.
             outputs: value names.
-            domain: of the operator.
             channels: size of axis 1 of the first output, if it differs from that of the first input.
-            attributes: of the node.
         """
         made = list(outputs) or [f"{name}_out"]
         self.nodes.append(helper.make_node(op_type, list(inputs), made, name=name, domain=domain, **attributes))

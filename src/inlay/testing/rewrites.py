@@ -56,26 +56,17 @@ _INEXACT_DB = 30.0  # where sums round in another order, or an operator rounds i
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Emission:
-    """One model, prepared for a target, with everything in one precision that the target has.
+    """One model, prepared for a target, with everything in one precision that the target has."""
 
-    Attributes:
-        name: of the model.
-        prepared: the model.
-        placement: every unit that has this precision, without rewrites.
-        table: qparams whose scales are powers of two. Every product and every sum of the integers is then exact in
-            float32, so that two ways of writing an operator must agree to the bit, whatever order they add in.
-        feed: one set of inputs.
-        static: whether the scales are fixed. Dynamic ones are no powers of two.
-        rewrites: of the selectable ones, those to select: they are for integers.
-    """
-
-    name: str
-    prepared: PreparedModel
-    placement: Placement
+    name: str  # of the model
+    prepared: PreparedModel  # the model
+    placement: Placement  # every unit that has this precision, without rewrites
+    # qparams whose scales are powers of two. Every product and every sum of the integers is then exact in float32, so
+    # that two ways of writing an operator must agree to the bit, whatever order they add in.
     table: QParamsTable
-    feed: Feed
-    static: bool
-    rewrites: frozenset[PortRewrite]
+    feed: Feed  # one set of inputs
+    static: bool  # whether the scales are fixed. Dynamic ones are no powers of two.
+    rewrites: frozenset[PortRewrite]  # of the selectable ones, those to select: they are for integers
 
     @property
     def selected(self) -> Placement:

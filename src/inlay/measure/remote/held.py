@@ -27,7 +27,6 @@ class RemoteDevice(ABC):
     """A device elsewhere, held for as long as its side lives: nobody else measures on it.
 
     Args:
-        resource: its name.
         tell: hears that the device is waited for, and that it answers.
         wait_s: seconds that it is waited for at first.
 

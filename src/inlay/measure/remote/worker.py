@@ -29,10 +29,7 @@ class RemoteWorker(Worker):
     """A worker on a device elsewhere. Where the device is lost, the call is done again as soon as it is back.
 
     Args:
-        spec: the target.
-        folder: for outputs, here.
         limit: seconds that one message may take; the device enforces it.
-        device: where the process is.
         expected: digest of the device's fingerprint; None where only its first answer tells.
     """
 

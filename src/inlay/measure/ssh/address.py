@@ -20,25 +20,15 @@ _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 
 @dataclass(frozen=True)
 class Address:
-    """A board.
+    """A board."""
 
-    Attributes:
-        host: its name or address, or one that the configuration of ``ssh`` knows.
-        name: for people.
-        user: there; empty for the one that ``ssh`` takes.
-        port: 0 for the one that ``ssh`` takes.
-        python: what starts Python there, with arguments.
-        folder: where files go there; empty for the usual place for temporary ones.
-        config: a file in place of the user's configuration of ``ssh``; empty for that.
-    """
-
-    host: str
-    name: str = ""
-    user: str = ""
-    port: int = 0
-    python: str = "python3"
-    folder: str = ""
-    config: str = ""
+    host: str  # its name or address, or one that the configuration of `ssh` knows
+    name: str = ""  # for people
+    user: str = ""  # there; empty for the one that `ssh` takes
+    port: int = 0  # 0 for the one that `ssh` takes
+    python: str = "python3"  # what starts Python there, with arguments
+    folder: str = ""  # where files go there; empty for the usual place for temporary ones
+    config: str = ""  # a file in place of the user's configuration of `ssh`; empty for that
 
     @property
     def words(self) -> list[str]:
@@ -51,10 +41,6 @@ class Address:
 
 def address_of(given: str, listed: Path = Path(DEVICES)) -> Address:
     """The board that an option names.
-
-    Args:
-        given: an address, or a name.
-        listed: the file with names.
 
     Raises:
         UsageError: it is neither.

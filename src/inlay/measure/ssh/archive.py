@@ -53,9 +53,6 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # of every member: equal modules make equal archi
 class Archive:
     """Modules for the workers of targets.
 
-    Args:
-        names: of the targets.
-
     Attributes:
         data: the zip file.
         digest: of it.

@@ -36,12 +36,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Board(Device):
-    """A device whose folder stays where the connection is lost.
-
-    Args:
-        folder: of the run on this board.
-        python: how worker processes are started.
-    """
+    """A device whose folder stays where the connection is lost."""
 
     def __init__(self, folder: Path, python: Python) -> None:
         super().__init__(python=python, folder=folder)

@@ -83,8 +83,6 @@ class Connection:
     """One connection, from the moment that Python answers.
 
     Args:
-        address: of the board.
-        archive: what it is sent.
         run: the name of the run's folder there.
         limit_s: seconds until it answers.
 

@@ -27,9 +27,6 @@ class SshDevice(RemoteDevice):
     """A board over SSH.
 
     Args:
-        address: of the board.
-        archive: what it is sent.
-        tell: hears that it is waited for.
         wait_s: seconds that it is waited for at first.
     """
 

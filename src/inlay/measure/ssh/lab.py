@@ -22,9 +22,7 @@ def measuring(address: str, specs: Iterable[TargetSpec], tell: Tell) -> Iterator
     """The lab of a run (:class:`~inlay.measure.lab.OpenLab`); the board is let go at the end.
 
     Args:
-        address: of the board, or its name.
         specs: the targets that will be asked for; none for all whose workers need no more than their runtime.
-        tell: hears that the board is waited for.
 
     Raises:
         UsageError: there is no such address.

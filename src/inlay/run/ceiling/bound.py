@@ -119,9 +119,7 @@ def ceiling(kernels: Sequence[KernelTime], graph: Graph, peaks: Peaks, now_ns: f
     """The bound of a model, and its gaps.
 
     Args:
-        kernels: a profile.
         graph: of the model that was profiled, or of its float form, with sizes.
-        peaks: of the processor.
         now_ns: an inference, measured without a profiler, which takes time of its own.
     """
     total = sum(k.ns for k in kernels)

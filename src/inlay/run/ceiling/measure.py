@@ -60,10 +60,7 @@ def measure_peaks(
     """The peaks of the target that ``worker`` has, with its threads; None where it tells too little for them.
 
     Args:
-        worker: profiles.
         target: what it runs, and its rewrites.
-        folder: for files.
-        rng: of inputs.
         deadline: no further model or profile is begun after it.
         brief: few models.
     """
@@ -106,7 +103,6 @@ def peaks_here(worker: Worker, folder: Path, deadline: Deadline, brief_s: float)
     """The peaks of a worker's target: those that are kept, or where ``brief_s`` allows for it, the short form of them.
 
     Args:
-        worker: measures.
         folder: for files; it is made.
         deadline: nothing is measured where that takes longer.
         brief_s: seconds that measuring may take.

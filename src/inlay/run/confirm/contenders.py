@@ -69,7 +69,6 @@ def contenders_of(
         judged: every candidate, the given model first.
         incumbent: the best of the search.
         least_db: SQNR on the selection samples below which quantized models are left out; None for no limit.
-        most: how many.
         samples: that the statement on new ones rests on; 0 where there is none.
     """
 
@@ -94,7 +93,6 @@ def shows_its_fastest(judged: Sequence[Candidate], samples: int) -> bool:
     """Whether so many samples are likely to show the bound of one that is as good as the fastest.
 
     Args:
-        judged: every candidate, the given model first.
         samples: as in :func:`contenders_of`.
     """
     gaining = [c for c in judged[1:] if c.trial.feasible and c.placement and c.speedup > 1.0]
@@ -108,7 +106,6 @@ def fastest_of(
     """The fastest quantized candidate that is accurate enough, and gained in the search.
 
     Args:
-        judged: every candidate, the given model first.
         least_db: as in :func:`is_enough`.
         left_out: keys of candidates that do not count.
         known: as there.
@@ -144,7 +141,6 @@ def most_promising(entries: Sequence[Entry], promises: Mapping[str, float], tie:
     """The best first: those within ``tie`` of the fastest by accuracy, then the others by speed.
 
     Args:
-        entries: contenders.
         promises: logarithm of the expected speed-up, by key.
         tie: difference of promises that counts as none.
     """

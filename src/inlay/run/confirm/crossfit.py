@@ -55,7 +55,6 @@ def folds(session: Session, ranged: bool) -> Iterator[Fold]:
     """The samples beside the unseen ones, the cheapest first.
 
     Args:
-        session: the run.
         ranged: whether the delivered model has ranges that samples decided.
     """
     parts = session.inputs.parts
@@ -90,9 +89,6 @@ class CrossFit:
     The ranges of a fold serve all models: what one more model costs is a build, and an inference of each sample.
 
     Args:
-        session: the run.
-        given: the given model.
-        prepared: the model.
         imported: Q/DQ models whose qparams may be kept.
     """
 
@@ -127,7 +123,6 @@ class CrossFit:
         """What samples say of a model, with the user's own evaluation of it, where there is one and it matters.
 
         Args:
-            found: the former.
             model: in its final form.
             placement: what it quantizes; None for a given file.
             searched: its accuracy in the search.

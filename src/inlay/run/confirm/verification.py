@@ -33,10 +33,6 @@ Weigh = Callable[[Entry, Sequence[float], Deadline], Evidence | None]
 """What samples say of a contender on new ones, from its SQNR on each unseen one, by a deadline; None for nothing."""
 
 
-def nothing_said(entry: Entry, unseen_db: Sequence[float], until: Deadline) -> None:
-    """Of any contender."""
-
-
 @dataclass(frozen=True, eq=False)
 class Rejected:
     """A contender that was rejected on unseen samples: as it was searched, and its accuracy or failure there.
@@ -99,7 +95,6 @@ def least_db(rejected: Sequence[Rejected], bound_db: float | None) -> float | No
     """SQNR on the selection samples that other models need; None where nothing was rejected, or none would help.
 
     Args:
-        rejected: by the unseen samples.
         bound_db: as for :meth:`Rejected.least_db`.
     """
     wanted = [r.least_db(bound_db) for r in rejected]
@@ -123,7 +118,6 @@ class Verifier:
     One is judged in any case, and others while there is time: one that hangs or ends its process takes seconds.
 
     Args:
-        worker: computes outputs.
         given: the given model, which nothing is lost by staying with.
         unseen: the samples; None where there are too few.
         bound: that must be kept on them.
@@ -140,7 +134,7 @@ class Verifier:
         bound: Bound,
         deadline: Deadline,
         varied: StressTest | None = None,
-        weigh: Weigh = nothing_said,
+        weigh: Weigh = lambda entry, unseen_db, until: None,
     ) -> None:
         self._weigh, self._evidence = weigh, dict[str, Evidence | None]()
         self._worker, self._given, self._unseen = worker, given.key, unseen

@@ -13,12 +13,7 @@ from inlay.run.options import TuneOptions
 
 
 def bound_of(options: TuneOptions, evaluator: ModelEvaluator | None) -> Bound:
-    """The constraint. Raises UsageError where options contradict each other.
-
-    Args:
-        options: of the call.
-        evaluator: the evaluation that they name.
-    """
+    """The constraint. Raises UsageError where options contradict each other."""
     metric, max_drop, min_sqnr = _name_of(options.metric), options.max_drop, options.min_sqnr
     evaluation = _evaluation_bound(options, evaluator)
     named = options.task if options.task in MOST_LOST else None if metric in (None, "sqnr") else metric

@@ -226,7 +226,6 @@ class EvaluationJudge:
         """What the evaluation says of a model.
 
         Args:
-            model: its file.
             name: identifies it in the journal.
             sqnr_db: its SQNR, for the relation of both.
             until: when it must be known: it is not asked where that leaves no time.
@@ -346,7 +345,6 @@ def evaluated_fall(journal: Journal, name: str) -> float | None:
     """How much worse than float's the worst score of a model was found to be; None where it was not evaluated.
 
     Args:
-        journal: of a run.
         name: digest of the model's placement.
     """
     given, found = journal.fact(EVALUATION.of(_GIVEN)), journal.fact(EVALUATION.of(name))

@@ -132,10 +132,8 @@ def choose_by_costs(
     """The fastest placement that keeps the bound on the target, among those that there is time to build.
 
     Args:
-        one_shot: the model.
         known: the processor's table; where there is none, only profiles of what is built tell.
         every: all that may be quantized, for which ranges are chosen.
-        deadline: when the answer is due.
         here: this machine, where the target is for another processor.
 
     Raises:
@@ -205,11 +203,7 @@ class _Race:
     """Builds what is proposed, judges it, and times it beside the given model.
 
     Args:
-        one_shot: the model.
-        writer: of candidates.
-        instant: proposes placements.
         bound_db: least SQNR; None for no bound.
-        deadline: when the answer is due.
     """
 
     def __init__(

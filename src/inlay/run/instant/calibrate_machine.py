@@ -76,10 +76,7 @@ def calibrate_machine(
     """Measure the kernels of ``spec`` and the processor's peaks on this machine, and keep both.
 
     Args:
-        spec: the target.
         seconds: after which no further micro-model is begun; None for no limit.
-        rng: of inputs, weights and the order of measurements.
-        stage: hears what is measured.
         folder: where the table is kept; the user's cache folder by default.
         to: a file that it is also written to, for another machine.
 

@@ -92,11 +92,8 @@ def quantize(
     """Quantize a model and write it to ``out``.
 
     Args:
-        asked: what is asked for.
-        out: the file to write.
         lab: where the target runs; this machine by default.
         begun: when the program did, on the monotonic clock; by default now.
-        stage: hears what is done next.
 
     Raises:
         UsageError: a rule matches nothing, or ``out`` has no folder.

@@ -83,12 +83,9 @@ def assemble(
     """The result.
 
     Args:
-        session: the run.
         evaluator: knows every candidate that was judged.
-        found: by the run.
         search: facts about the search beyond what the evaluator counted.
         notes: for people; the one on the precision that was chosen goes before them.
-        interrupted: whether the user ended the search.
         known: how far models are from what the processor can do.
     """
     inputs, journal, fingerprint = session.inputs, session.journal, session.worker.fingerprint
@@ -240,9 +237,7 @@ def measure_memory(session: Session, files: Mapping[str, Artifact], feed: Path) 
     """Record what a session of each model takes, as far as there is time; nothing where the target cannot tell.
 
     Args:
-        session: the run.
         files: the models by their keys, the one that matters most first.
-        feed: file of the inputs.
     """
     journal, costs = session.journal, session.costs
     worker = session.worker
@@ -266,10 +261,8 @@ def cuts(session: Session, missing: Sequence[str], first_blocks: int, effort: Ef
     """What a run did less thoroughly because its budget did not allow for more: one phrase for each phase.
 
     Args:
-        session: the run.
         missing: anchors that were not timed.
         first_blocks: of the races.
-        effort: of the confirmation.
     """
     if not session.plan.is_limited:
         return
@@ -311,12 +304,8 @@ def losses(
     """Judge the delivered model on variations of the unseen samples, then anchors on those of the selection samples.
 
     Args:
-        session: the run.
-        confirmed: what is delivered.
         test: variations of the selection samples.
         anchors: what they showed, by name.
-        write: a candidate's file.
-        given: the given model.
     """
     if not test.names:
         return NO_LOSSES

@@ -20,9 +20,6 @@ def ceilings(
     """Those of a run, as far as there is time and the models were profiled on one feed.
 
     Args:
-        session: the run.
-        model: prepared and calibrated.
-        confirmed: what is delivered.
         profile: the kernels of the delivered and of the float model, none where there is no profile.
     """
     workload, graph = session.inputs.workload, model.prepared.graph

@@ -67,9 +67,6 @@ def notes_for(
     """Everything that people should know about a result, most important first.
 
     Args:
-        about: what was asked.
-        found: by the run.
-        interrupted: the user ended it.
         why_slow: says why full INT8 is slower than float.
         own_precision: what the target computes floats in, where that is fewer bits.
         cuts: what the budget cut short.
