@@ -144,7 +144,9 @@ class QDQAutotuner(Findings):
             core.best = profile.before[0]
         self._state = transitions.committed(self._state) if commit else transitions.reverted(self._state)
         if pattern is None:
-            self._settle()
+            self._state, trial = transitions.settled(self._state, self._least_gain)
+            if trial is not None:
+                core.tell(trial)
             return
         if self._state.baseline_ms is None:
             raise UsageError("set_profile_region: submit the latency of the float model first")
@@ -157,11 +159,6 @@ class QDQAutotuner(Findings):
         if region.id >= len(known) or known[region.id] is not region:
             raise UsageError(f"region {region.id} is not one of this model's: take it from .regions")
         return self.pattern_of(region)
-
-    def _settle(self) -> None:
-        self._state, trial = transitions.settled(self._state, self._least_gain)
-        if trial is not None:
-            self._core.tell(trial)
 
     def generate(self) -> int | None:
         """Choose what to measure next.

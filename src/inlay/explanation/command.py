@@ -12,7 +12,7 @@ from inlay.cli.progress import progress_of
 from inlay.cli.speed import ceiling_lines
 from inlay.cli.terminal import JSON, Table, answer
 from inlay.explanation import api, policy
-from inlay.explanation.explanation import Change, Explanation, Loss, Operator, Reason, Repair
+from inlay.explanation.explanation import Change, Explanation, Loss, Operator, Repair
 from inlay.prepare.declare import Option
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import SHOWN_AS_EXACT_DB, counted, shown_ratio, shown_sqnr, together
@@ -147,7 +147,7 @@ def _reasons(found: Explanation, every: bool) -> Iterator[str | Table]:
         for operator in members if every else members[:_NAMES]:
             yield f"    {operator.name} ({operator.kernel}, {operator.cost_ms:.3f} {unit})"
             for reason in operator.reasons:
-                yield f"      {reason.text} [{_PROOFS[reason.proof]}]{_advice(reason)}"
+                yield f"      {reason.text} [{_PROOFS[reason.proof]}]{reason.advice and f': {reason.advice}'}"
         if not every and len(members) > _NAMES:
             yield f"    and {len(members) - _NAMES} more"
 
@@ -182,10 +182,6 @@ def _types(members: list[Operator]) -> str:
 def _gain(members: list[Operator], unit: str) -> str:
     gain = sum(o.gain_ms or 0.0 for o in members)
     return f"; in INT8 {gain:.3f} {unit} less" if gain > 0 else ""
-
-
-def _advice(reason: Reason) -> str:
-    return f": {reason.advice}" if reason.advice else ""
 
 
 def _waste(found: Explanation, every: bool) -> Iterator[str]:

@@ -81,11 +81,6 @@ def no_others(spec: TargetSpec, most: int) -> AbstractContextManager[Sequence[St
     return nullcontext(())
 
 
-def nothing_ahead(search: Search) -> AbstractContextManager[Ahead]:
-    """What this machine builds, it builds where it measures."""
-    return nullcontext(Ahead())
-
-
 @dataclass(frozen=True)
 class Lab:
     """Where a run measures, and by which clock: processes on this machine, or a simulation."""
@@ -94,7 +89,7 @@ class Lab:
     clock: Callable[[], float] = time.monotonic  # returns seconds
     sleep: Callable[[float], None] = time.sleep  # waits for a number of seconds of that clock
     equal: EqualDevices = no_others  # holds further devices that measure as `start`'s does
-    ahead: BuildAhead = nothing_ahead  # holds processes elsewhere that build models as `start`'s does
+    ahead: BuildAhead = lambda search: nullcontext(Ahead())  # holds processes elsewhere that build as `start`'s does
     open_pool: OpenPool | None = None  # opens a pool for what is not measured, where there may be one
     targets: Sequence[str] = ()  # names of those that may be there, where it is opened for none in particular
 

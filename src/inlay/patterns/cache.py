@@ -162,7 +162,8 @@ class PatternCache:
                 kinship = Kinship(str(held.get("structure", "")), float(held.get("depth", 0.0)))
                 made.add(str(signature), str(held.get("summary", "")), entries, kinship)
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise UsageError(f"{source} is damaged: {_message(error)}") from error
+            what = f"there is no entry {error}" if isinstance(error, KeyError) else error
+            raise UsageError(f"{source} is damaged: {what}") from error
         return made
 
     def save(self, path: str | Path) -> None:
@@ -219,7 +220,3 @@ def _entry_data(entry: CacheEntry) -> dict[str, Any]:
     if entry.general is not None:
         data["general"] = _SAME if entry.general == entry.scheme else entry.general.to_data()
     return data
-
-
-def _message(error: Exception) -> str:
-    return f"there is no entry {error}" if isinstance(error, KeyError) else str(error)

@@ -97,15 +97,12 @@ def from_data(data: object) -> InsertionPoint:
     if len(indices) != len(fields(point_type)):
         raise ValueError(f"{data!r} is not an insertion point: it has {len(indices)} indices")
     optional = 2 if kind == "output" else 0
-    if any(not _is_index(index) and not (index is None and i < optional) for i, index in enumerate(indices)):
+    wrong = (n for i, n in enumerate(indices) if not (n is None and i < optional))
+    if any(type(index) is not int or index < 0 for index in wrong):
         raise ValueError(f"{data!r} is not an insertion point: its indices must be integers from 0 on")
     if kind == "output" and (indices[0] is None) == (indices[1] is None):
         raise ValueError(f"{data!r} is not an insertion point: either the child or the node must be given")
     return point_type(*indices)
-
-
-def _is_index(index: object) -> bool:
-    return isinstance(index, int) and not isinstance(index, bool) and index >= 0
 
 
 def legal_points(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
@@ -21,6 +22,8 @@ from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budg
 from inlay.run.facts import NOISE, PROBE_BUDGET, SENSITIVITY
 from inlay.run.schedule import PROBING_LATE
 from inlay.types import Placement
+
+T = TypeVar("T")
 
 _LEAST_INFERENCES = 40  # of a probe model, which is slower than the given one, for the fewest questions
 _MAX_BUILD_SHARE = 0.5  # of those seconds, that building the probe model is counted with: the rest is for probing
@@ -57,7 +60,7 @@ class Probes:
         if self.journal.fact(fact) is None and not self._fits(len(self.feeds)):
             return None
         try:
-            return self.journal.once(fact, lambda: self._noise(placement)) or None
+            return self.journal.once(fact, lambda: self._asked(partial(self._noise, placement), ())) or None
         except Late:
             return None
 
@@ -67,13 +70,17 @@ class Probes:
         return self.search_end().fits(build_s + inferences * costs.sample_s)
 
     def _noise(self, placement: Placement) -> Powers:
+        return self._built().noise(placement, self._budget.placement_samples)
+
+    def _asked(self, ask: Callable[[], T], nothing: T) -> T:
+        """What ``ask`` gives, or ``nothing`` where the probe model does not run; its time counts as spent."""
         begun = self.clock()
         try:
-            return self._built().noise(placement, self._budget.placement_samples)
+            return ask()
         except Late:
             raise
         except TargetError:
-            return ()
+            return nothing
         finally:
             self.spent.append(self.clock() - begun)
 
@@ -82,24 +89,16 @@ class Probes:
         if self.journal.fact(SENSITIVITY) is None and not self._fits(_LEAST_INFERENCES):
             return Sensitivity()
         try:
-            return self.journal.once(SENSITIVITY, self._sensitivity)
+            return self.journal.once(SENSITIVITY, lambda: self._asked(self._sensitivity, Sensitivity()))
         except Late:
             return Sensitivity()
 
     def _sensitivity(self) -> Sensitivity:
-        begun = self.clock()
-        try:
-            probe = self._built()
-            units = [u for u in self.prepared.units if u.quantizable]
-            samples, questions = self._budget.source_samples, self._budget.questions
-            with pooled(self.open_pool, samples * questions * self.costs().sample_s):
-                return sensitivity(probe.switches, units, partial(probe.noises, samples=samples), questions)
-        except Late:
-            raise
-        except TargetError:
-            return Sensitivity()
-        finally:
-            self.spent.append(self.clock() - begun)
+        probe = self._built()
+        units = [u for u in self.prepared.units if u.quantizable]
+        samples, questions = self._budget.source_samples, self._budget.questions
+        with pooled(self.open_pool, samples * questions * self.costs().sample_s):
+            return sensitivity(probe.switches, units, partial(probe.noises, samples=samples), questions)
 
     @property
     def _budget(self) -> ProbeBudget:

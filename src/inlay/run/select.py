@@ -47,21 +47,6 @@ class Wish:
         parts += [] if self.max_memory is None else [f"at most {self.max_memory / 1e6:g} MB of memory"]
         return " and ".join(parts) or "no bound"
 
-    @property
-    def asks_for_memory(self) -> bool:
-        """Whether it must be known what sessions take."""
-        return self.leanest or self.max_memory is not None
-
-    @property
-    def asks_for_accuracy(self) -> bool:
-        """Whether accuracies decide."""
-        return self.min_sqnr_db is not None or self.max_drop is not None
-
-    @property
-    def asks_for_size(self) -> bool:
-        """Whether sizes must be known."""
-        return self.smallest or self.max_bytes is not None
-
     def kept_by(self, accuracy: Accuracy, size: int | None) -> bool:
         """Whether a model of this accuracy and of so many bytes keeps it; one that loses an output keeps none."""
         if self != Wish() and accuracy.lost:
@@ -207,7 +192,7 @@ def _select(journal: Journal, run: _Run, out: Path, wish: Wish) -> Selected:
     if file.sha256 != run.sha256:
         raise UsageError(f"{run.model} has changed since the run: its digest is not the one in result.json")
     older = judged_by_older_rules(journal)
-    if older and wish.asks_for_accuracy:
+    if older and not (wish.min_sqnr_db is None and wish.max_drop is None):
         raise JournalError(f"{older}; --fastest, --max-size and others that promise no accuracy still work")
     trial, measured = _chosen(journal, wish, file)
     refuse_overwriting(
@@ -296,7 +281,7 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
         if isinstance(trial.outcome, Measured) and journal.placement(trial.candidate) is not None
     ]
     sizes = {trial.candidate: journal.fact(SIZE.of(trial.candidate)) for trial, _ in measured}
-    if wish.asks_for_size and measured and all(size is None for size in sizes.values()):
+    if (wish.smallest or wish.max_bytes is not None) and measured and all(size is None for size in sizes.values()):
         raise JournalError(f"{journal.path} was written by an older version, which did not keep sizes")
     kept = [(t, outcome) for t, outcome in measured if wish.kept_by(outcome.accuracy, sizes[t.candidate])]
     if not kept:
@@ -311,7 +296,7 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
         raise UsageError(f"no measured model keeps {wish}: {note}")
 
     memory: dict[str, int] = {}
-    if wish.asks_for_memory:
+    if wish.leanest or wish.max_memory is not None:
         memory = _memory_of(journal, [t for t, _ in kept], file)
         lean = [(t, o) for t, o in kept if wish.max_memory is None or memory[t.candidate] <= wish.max_memory]
         if not lean:

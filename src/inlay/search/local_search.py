@@ -8,7 +8,7 @@ import numpy as np
 
 from inlay.search import policy
 from inlay.search.edges import FLOAT, LOW
-from inlay.search.labeling import LEAST_LIMIT, FusionPenalty, LabelingProblem, Limit
+from inlay.search.labeling import LEAST_LIMIT, LabelingProblem, Limit
 
 
 class LocalSearch:
@@ -131,7 +131,8 @@ class LocalSearch:
         cost = np.bincount(arrays.producer[owned], (costs * by_producer).sum(axis=0)[owned], n).astype(np.float64)
         cost += np.bincount(arrays.consumer, (costs[:, arrays.edge] * by_consumer).sum(axis=0), n)
         for penalty in problem.penalties:
-            averting = [m for m, is_low in _paying_labels(penalty) if low[m] != is_low]
+            averting = [penalty.unit] if low[penalty.unit] else []
+            averting += [m for m in penalty.neighbors if not low[m]]
             if not averting:
                 cost[[penalty.unit, *penalty.neighbors]] -= penalty.cost
             elif len(averting) == 1:
@@ -190,8 +191,3 @@ class LocalSearch:
 def _excess(usage: np.ndarray) -> float:
     """Sum by which limits are exceeded, rounding aside."""
     return float(np.maximum(usage - 1.0 - policy.ROUNDING, 0.0).sum())
-
-
-def _paying_labels(penalty: FusionPenalty) -> list[tuple[int, bool]]:
-    """Units of a penalty, each with whether it is low where the penalty is paid."""
-    return [(penalty.unit, False), *((neighbor, True) for neighbor in penalty.neighbors)]

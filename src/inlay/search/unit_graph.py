@@ -123,7 +123,7 @@ class UnitGraph:
                 i for i, label, edge in self._own_ranges if labels[i] == label and self._gets_integers(i, edge, low)
             ]
             if not given:
-                return _with_low(labels, low)
+                return np.where(low, LOW, np.where(labels == LOW, FLOAT, labels)).astype(np.int8)
             labels = labels.copy()
             labels[given] = LOW
 
@@ -148,11 +148,6 @@ class UnitGraph:
     @cached_property
     def _arrays(self) -> EdgeArrays:
         return EdgeArrays.of([(e.producer, e.consumers, e.float_reader) for e in self.edges])
-
-
-def _with_low(labels: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """``labels`` with those units in low precision that ``low`` says, and the others as they are; int8."""
-    return np.where(low, LOW, np.where(labels == LOW, FLOAT, labels)).astype(np.int8)
 
 
 def build_unit_graph(graph: Graph, units: Sequence[Unit]) -> UnitGraph:

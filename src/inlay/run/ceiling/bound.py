@@ -130,7 +130,8 @@ def ceiling(kernels: Sequence[KernelTime], graph: Graph, peaks: Peaks, now_ns: f
     between = max(0.0, now_ns - factor * total)
     least = sum(p.least_ns for p in parts)
     products = [p for p in parts if p.work.products]
-    gaps = [*_gaps(parts, graph, peaks), Gap("between kernels", between / 1e6, between / 1e6, _calls(len(parts)))]
+    calls = f"calls of {counted(len(parts), 'kernel')}, and what the profile does not show"
+    gaps = [*_gaps(parts, graph, peaks), Gap("between kernels", between / 1e6, between / 1e6, calls)]
     gaps = sorted((g for g in gaps if g.ms * 1e6 >= _SHOWN * now_ns), key=lambda g: -g.ms)
     return Ceiling(
         now_ms=now_ns / 1e6,
@@ -230,7 +231,10 @@ def _why(parts: Sequence[_Part], reason: str, graph: Graph, peaks: Peaks) -> str
     at = f"at {rate:.0%} of the {parts[0].precision} peak"
     spans: Mapping[str, Callable[[], str]] = {
         "bytes": lambda: f"bound by reading and writing, which takes {least / 1e6:.3f} ms at least",
-        "columns": lambda: f"{_columns_of(parts)} {_span(parts, graph, 1)}{'' if _is_conv(parts) else ' wide'}",
+        "columns": lambda: (
+            f"{'few output channels:' if _is_conv(parts) else 'rows are'} {_span(parts, graph, 1)}"
+            f"{'' if _is_conv(parts) else ' wide'}"
+        ),
         "depth": lambda: f"few products in a sum: {_span(parts, graph, 0)}",
         "small": lambda: f"small: {now / len(parts) / 1e3:.0f} us each, much of it for the call",
         "": lambda: "large enough, so that kernel and layout decide",
@@ -242,14 +246,6 @@ def _is_conv(parts: Sequence[_Part]) -> bool:
     return parts[0].work.node is not None and "Conv" in parts[0].work.node.op_type
 
 
-def _columns_of(parts: Sequence[_Part]) -> str:
-    return "few output channels:" if _is_conv(parts) else "rows are"
-
-
 def _span(parts: Sequence[_Part], graph: Graph, which: int) -> str:
     found = sorted({depth_and_columns(graph, p.work.node)[which] for p in parts if p.work.node is not None})
     return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
-
-
-def _calls(kernels: int) -> str:
-    return f"calls of {counted(kernels, 'kernel')}, and what the profile does not show"

@@ -8,7 +8,7 @@ products. Where a kernel computes on 8-bit integers, or it is not known on what,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -189,7 +189,7 @@ class Counter:
             size = min(size, self._size(kernel, source.inputs[0]))  # it may be part of this kernel
             source = self._graph.producer(source.inputs[0])
         written = sum(self._size(kernel, v) for v in node.outputs if v)
-        if node.op_type in _PARTS or (self._graph.is_fixed(value) and node.op_type not in _products_with_weights()):
+        if node.op_type in _PARTS or (self._graph.is_fixed(value) and node.op_type not in _PRODUCTS | _AS_FLOAT.keys()):
             return min(size, written)
         return size * _covered(node, self._graph) if value == node.inputs[0] else size
 
@@ -225,10 +225,6 @@ def _is_of(kernel: KernelTime, node: Node) -> bool:
     """Whether a kernel is named after the operator of a node."""
     name = _AS_FLOAT.get(node.op_type, (node.op_type,))[0]
     return kernel.op_type.endswith(node.op_type) or (name in _PRODUCTS and name in kernel.op_type)
-
-
-def _products_with_weights() -> Collection[str]:
-    return _PRODUCTS | _AS_FLOAT.keys()
 
 
 def _plain(node: Node) -> Node:

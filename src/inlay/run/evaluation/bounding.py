@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from inlay.errors import UsageError
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB, check_sqnr, parse_limits, parse_share
 from inlay.quant.bound import DEFAULT_DROP, Bound, EvaluationBound
@@ -14,7 +12,9 @@ from inlay.run.options import TuneOptions
 
 def bound_of(options: TuneOptions, evaluator: ModelEvaluator | None) -> Bound:
     """The constraint. Raises UsageError where options contradict each other."""
-    metric, max_drop, min_sqnr = _name_of(options.metric), options.max_drop, options.min_sqnr
+    metric, max_drop, min_sqnr = options.metric, options.max_drop, options.min_sqnr
+    if metric is not None and not isinstance(metric, str):
+        metric = str(getattr(metric, "__name__", metric))
     evaluation = _evaluation_bound(options, evaluator)
     named = options.task if options.task in MOST_LOST else None if metric in (None, "sqnr") else metric
     if evaluation is not None and named is not None:
@@ -61,7 +61,3 @@ def _evaluation_bound(options: TuneOptions, evaluator: ModelEvaluator | None) ->
         True if higher else False if lower else None,
         options.no_bound,
     )
-
-
-def _name_of(metric: str | Callable[..., float] | None) -> str | None:
-    return metric if metric is None or isinstance(metric, str) else str(getattr(metric, "__name__", metric))

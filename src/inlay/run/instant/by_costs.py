@@ -142,7 +142,7 @@ def choose_by_costs(
     prepared, samples = one_shot.prepared, one_shot.asked.samples
     bound_db = one_shot.bound.min_sqnr_db if one_shot.asked.real else None
     begun = deadline.clock()
-    Thread(target=_load_meanwhile, daemon=True).start()
+    Thread(target=lambda: [*map(import_module, _LOADED_MEANWHILE)], daemon=True).start()
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
     sample_s = (deadline.clock() - begun) / observed.samples
     numbers = halves(len(samples))[0][: min(_JUDGED, len(one_shot.reference))]
@@ -179,11 +179,6 @@ def choose_by_costs(
         varied=one_shot.worker.run(winner.artifact, one_shot.test.feeds) if varies else None,
     )
     return chosen, replace(how, source=known.source, priced=known.table is not None)
-
-
-def _load_meanwhile() -> None:
-    for name in _LOADED_MEANWHILE:
-        import_module(name)
 
 
 def _gains(ratio: Interval) -> bool:

@@ -244,14 +244,12 @@ class Instant:
         cost = cost or self.expected
         new = [each for each in self._anchors.values() if each.tobytes() not in self._built]
         ranked = sorted((each for each in new if cost(each) <= ns), key=cost)
-        return next((each for each in ranked if self._keeps(each, self._maximum)), None)
+        maximum = self._maximum
+        quiet = (each for each in ranked if each.any() and (maximum is None or self._is_quiet(each, maximum)))
+        return next(quiet, None)
 
     def _choice(self, labels: np.ndarray) -> Choice:
         return Choice(self._placement(labels), labels, self.expected(labels))
-
-    def _keeps(self, labels: np.ndarray, maximum: float | None) -> bool:
-        """Whether a labeling is quantized, and its noise within the bound as far as a probe can tell."""
-        return bool(labels.any()) and (maximum is None or self._is_quiet(labels, maximum))
 
     def _is_quiet(self, labels: np.ndarray, maximum: float) -> bool:
         """Whether a probe shows at most ``maximum`` noise; also where none can tell, which the target's check does."""
