@@ -269,11 +269,7 @@ def _finished(state: TunerState, outcome: Outcome, ratio: float | None, accepted
     latency_ms = outcome.latency.ns / 1e6 if isinstance(outcome, Measured) else None
     records, record = list(profile.records), profile.records[pending.index]
     records[pending.index] = replace(
-        record,
-        latency_ms=latency_ms,
-        failed=isinstance(outcome, Failed),
-        accepted=accepted,
-        reason=_reason(outcome),
+        record, latency_ms=latency_ms, failed=isinstance(outcome, Failed), accepted=accepted, reason=_reason(outcome)
     )
     versus = None if ratio is None else Interval.exactly(ratio)
     after = replace(

@@ -204,11 +204,7 @@ def select(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
 
 @app.command(cls=Grouped)
 @options_of(api.inspect)
-def inspect(
-    *,
-    as_json: Annotated[bool, JSON] = False,
-    **options: Any,
-) -> None:
+def inspect(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Show inputs, outputs and operators of a model, what can be quantized, and how to write samples for --data.
 
     Example:
@@ -244,8 +240,7 @@ def targets(
 
 @app.callback(invoke_without_command=True)
 def root(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     """Set QuantizeLinear/DequantizeLinear nodes into ONNX models exactly where they pay."""
     if version:

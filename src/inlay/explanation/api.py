@@ -44,9 +44,7 @@ class ExplainOptions(OneTarget):
 
 @documented
 def explain(
-    model: Annotated[ModelSource, declared.MODEL],
-    options: ExplainOptions | None = None,
-    **changes: Any,
+    model: Annotated[ModelSource, declared.MODEL], options: ExplainOptions | None = None, **changes: Any
 ) -> Explanation:
     """Say why each operator of a float or Q/DQ model runs in the precision in which it runs, and what that costs.
 

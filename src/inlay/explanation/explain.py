@@ -235,11 +235,7 @@ def _prove(
 
 
 def _operators(
-    runs: _Runs,
-    found: Mapping[str, Suspect],
-    proven: Mapping[str, Proven],
-    mended: Executed | None,
-    rules: Rules,
+    runs: _Runs, found: Mapping[str, Suspect], proven: Mapping[str, Proven], mended: Executed | None, rules: Rules
 ) -> tuple[Operator, ...]:
     listed = []
     total = max(runs.executed.total_ns, 1.0)

@@ -13,15 +13,4 @@ Vocabulary:
 * *scheme*: a frozen set of insertion points of one pattern.
 """
 
-__all__ = [
-    "api",
-    "cache",
-    "command",
-    "config",
-    "evolve",
-    "joined",
-    "scheme_import",
-    "schemes",
-    "search_space",
-    "tree",
-]
+__all__ = ["api", "cache", "command", "config", "evolve", "joined", "scheme_import", "schemes", "search_space", "tree"]

@@ -38,9 +38,7 @@ class RegionsOptions(OneTarget):
 
 @documented
 def regions(
-    model: Annotated[ModelSource, declared.MODEL],
-    options: RegionsOptions | None = None,
-    **changes: Any,
+    model: Annotated[ModelSource, declared.MODEL], options: RegionsOptions | None = None, **changes: Any
 ) -> SearchSpace:
     """Find the regions, patterns and insertion points of a model, normalized as ``tune`` would.
 

@@ -325,10 +325,7 @@ class Evolve:
         """The search as one loop; it waits for ``tell`` at each yield."""
         if len(base):
             yield self.propose(Candidate(base, self.best.ports, "start"), "evolve: start")
-        for make_ports, how in (
-            (self._all_cached, "all cached schemes together"),
-            (self._all_points, "all points"),
-        ):
+        for make_ports, how in ((self._all_cached, "all cached schemes together"), (self._all_points, "all points")):
             candidate = self._candidate(make_ports(), how)
             if candidate is not None:
                 yield self.propose(candidate, f"evolve: {how}")

@@ -28,11 +28,7 @@ class SchemeSampler:
     """Draws schemes of one pattern, by its points and its Concat groups."""
 
     def __init__(
-        self,
-        points: Sequence[InsertionPoint],
-        groups: Sequence[ConcatGroup],
-        config: Config,
-        rng: np.random.Generator,
+        self, points: Sequence[InsertionPoint], groups: Sequence[ConcatGroup], config: Config, rng: np.random.Generator
     ) -> None:
         self._points = tuple(points)
         self._groups = tuple(groups)

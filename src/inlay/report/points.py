@@ -105,10 +105,7 @@ def front(run: FinishedRun) -> Chart:
     speeds = [run.speeds[t.candidate] for t, _ in timed]
     y = Axis.around([1.0, *_span(speeds)], _HEIGHT - _BOTTOM, _TOP)
     kept = run.result["best"]["origin"] == ORIGINAL
-    given = [
-        ("latency", _latency(run, run.baseline_ms)),
-        ("this is", "the model as it was given"),
-    ]
+    given = [("latency", _latency(run, run.baseline_ms)), ("this is", "the model as it was given")]
     marks = [
         Mark(
             x=exact_x,

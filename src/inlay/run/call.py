@@ -45,11 +45,7 @@ from inlay.model.load import ModelFile, ModelSource, load
 from inlay.model.user_code import source_sha256, user_function
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.declare import Options, shown
-from inlay.prepare.options import (
-    STRATEGIES,
-    parse_bind,
-    parse_duration,
-)
+from inlay.prepare.options import STRATEGIES, parse_bind, parse_duration
 from inlay.quant.accuracy import find_metric
 from inlay.quant.metrics import AGREEMENTS
 from inlay.quant.tasks.recognize import CHOICES

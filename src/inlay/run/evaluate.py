@@ -115,11 +115,7 @@ class Evaluator:
         return "profile" not in self._worker.lacks
 
     def evaluate(
-        self,
-        proposal: Proposal,
-        key: str,
-        write: Callable[[], Artifact],
-        source: Path | None = None,
+        self, proposal: Proposal, key: str, write: Callable[[], Artifact], source: Path | None = None
     ) -> Trial:
         """Evaluate one proposal; a finished trial of this or an earlier session is not repeated.
 

@@ -115,12 +115,7 @@ class Probes:
             begun = self.clock()
             prepared = self.prepared
             probe = NoiseProbe(
-                prepared.probe_base,
-                prepared.store,
-                prepared.graph,
-                prepared.units,
-                prepared.rules,
-                self.table,
+                prepared.probe_base, prepared.store, prepared.graph, prepared.units, prepared.rules, self.table
             )
             budget = self.journal.once(PROBE_BUDGET, lambda: self._fitting(probe, self.clock() - begun))
             probe.use(self.feeds[: budget.ranked_samples], self.mask, self.parts)

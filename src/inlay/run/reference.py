@@ -26,11 +26,7 @@ RunFiles = Callable[[Sequence[Path]], Sequence[Outputs]]
 
 
 def exact_outputs(
-    in_float32: RunFiles,
-    own: Sequence[Outputs],
-    samples: Samples,
-    feeds: Sequence[Path],
-    journal: Journal,
+    in_float32: RunFiles, own: Sequence[Outputs], samples: Samples, feeds: Sequence[Path], journal: Journal
 ) -> Sequence[Outputs] | None:
     """The given model's outputs in float32 where those of its target differ: whether they do is decided once in a run.
 

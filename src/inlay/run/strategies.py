@@ -105,13 +105,7 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
         "anchors": [],
     }
     chain = Chain([anchors, *after_anchors[config.strategy]], lambda: guided.is_done)
-    return Strategies(
-        anchors=anchors,
-        guided=guided,
-        joined=joined,
-        chain=chain,
-        probing_s=asked.probing_s,
-    )
+    return Strategies(anchors=anchors, guided=guided, joined=joined, chain=chain, probing_s=asked.probing_s)
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,13 +162,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     budget = Budget(time, session.journal, session.worker)
     strategies = compose(session, model, evaluator, feed, budget)
     return _SearchSetup(
-        feed=feed,
-        ahead=ahead,
-        meter=meter,
-        evaluator=evaluator,
-        budget=budget,
-        time=time,
-        strategies=strategies,
+        feed=feed, ahead=ahead, meter=meter, evaluator=evaluator, budget=budget, time=time, strategies=strategies
     )
 
 

@@ -35,11 +35,7 @@ class Refine(Scripted):
     """
 
     def __init__(
-        self,
-        units: Sequence[Unit],
-        label: Label,
-        anchors: Mapping[str, Trial],
-        chosen: Mapping[str, frozenset[str]],
+        self, units: Sequence[Unit], label: Label, anchors: Mapping[str, Trial], chosen: Mapping[str, frozenset[str]]
     ) -> None:
         super().__init__("refine", self._propose)
         self._order = [u.name for u in units]

@@ -55,10 +55,7 @@ class RewriteChoice:
 
 
 def choose_rewrites(
-    graph: UnitGraph,
-    rewrites: Iterable[PortRewrite],
-    plain: Sequence[KernelTime],
-    rewritten: Sequence[KernelTime],
+    graph: UnitGraph, rewrites: Iterable[PortRewrite], plain: Sequence[KernelTime], rewritten: Sequence[KernelTime]
 ) -> RewriteChoice:
     """Those of ``rewrites`` that make their operator faster by more than profiles of one kernel differ.
 

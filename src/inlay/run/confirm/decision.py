@@ -286,12 +286,7 @@ class Confirmation:
                 return found[0], found[1:], level, first
 
     def _finalists(
-        self,
-        base: Entry,
-        contenders: Sequence[Entry],
-        given_up: Collection[str],
-        verifier: Verifier,
-        until: Deadline,
+        self, base: Entry, contenders: Sequence[Entry], given_up: Collection[str], verifier: Verifier, until: Deadline
     ) -> list[Entry]:
         """Float, the most promising contender for which the bound is shown or nearest to it, and the best anchor."""
         entries = [e for e in contenders if e.key not in given_up]

@@ -356,12 +356,7 @@ class _Race:
             self._worker.load(self._asked.given)  # outside of the time for readings
             until = max(self._deadline.at, self._deadline.clock() + self._race_s(built[0], len(artifacts)))
             timing = self._worker.time(
-                artifacts,
-                feed,
-                blocks,
-                _SLOT_NS,
-                self._asked.seed,
-                lambda: replace(self._deadline, at=until).left,
+                artifacts, feed, blocks, _SLOT_NS, self._asked.seed, lambda: replace(self._deadline, at=until).left
             )
         except TargetError:
             return [], []
