@@ -18,8 +18,7 @@ from inlay.model.load import ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, target_of
 
-_BLOCKS, _SLOT_NS = 15, 4_000_000
-"""Readings of a model, and nanoseconds that each takes at least."""
+_BLOCKS, _SLOT_NS = 15, 4_000_000  # readings of a model, and nanoseconds that each takes at least
 
 
 def measurer(

@@ -8,8 +8,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 _EXAMPLE = "Example:\n"
-MANY = 14
-"""Options from which on they are shown in groups."""
+MANY = 14  # options from which on they are shown in groups
 FIRST = "The options that matter most"
 MOST_USED = (
     "out", "data", "preprocess", "labels", "metric", "evaluate", "max_drop", "min_sqnr", "target", "budget",

@@ -12,8 +12,7 @@ from inlay.run.instant.by_costs import ByCosts
 from inlay.run.instant.quantize import Quantized
 from inlay.trial import UNTOLD, counted, shown_ratio, shown_sqnr, together
 
-_AS_LIKED = "as it is rewritten for it"
-"""Said of the float model: it is often twice as fast as the given one."""
+_AS_LIKED = "as it is rewritten for it"  # said of the float model: it is often twice as fast as the given one
 
 
 def quantized(done: Quantized) -> Iterator[str]:

@@ -24,8 +24,7 @@ from inlay.errors import UsageError
 MOST_SHAPES = 4
 """Shapes that stand for those of the samples: a block takes as long as with one, so each is measured less precisely."""
 
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Shape of each input, by name in order."""
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # shape of each input, by name in order
 
 _SHAPE = re.compile(r"(?P<name>.+)=(?P<sizes>\d{1,9}(x\d{1,9})*)")
 _BATCH = re.compile(r"(n|b|bs|.*batch.*)", re.IGNORECASE)

@@ -32,8 +32,7 @@ SAME_DB = 0.01
 """Decibels by which a repaired model may fall below the given one: the last digit that is shown, less than a tenth."""
 
 TELLING_DB = 6.0
-"""Decibels from which on a given model's SQNR tells which of two is the better one: below, half of what an output is
-made of is another, and hundredths say nothing."""
+"""DB from which on a given model's SQNR tells which of two is better: below, half of an output is something else."""
 
 REPAIR_RETREATS, RETREAT_DB = 4, 0.5
 """Further measured models that are tried where the delivered one is not as accurate on all samples as the given one,

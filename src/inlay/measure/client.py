@@ -29,8 +29,7 @@ from inlay.targets.base import Artifact, Fingerprint, KernelTime, Lack, TargetSp
 _REFUSALS = (CompileFailed, TimedOut)
 """What is not tried again: a runtime that refuses a model will refuse it again, and a hang has cost enough time."""
 
-Limit = Callable[[], float]
-"""Seconds that the next message may take."""
+Limit = Callable[[], float]  # seconds that the next message may take
 
 
 def usual_limit() -> float:

@@ -11,8 +11,7 @@ from inlay.measure import policy
 
 _OBSERVING = 4
 """Inferences that a sample takes in calibration, about: all values are wanted, and they become histograms."""
-_WARMING = 5
-"""Inferences that tell how many of them fill a slot."""
+_WARMING = 5  # inferences that tell how many of them fill a slot
 
 
 @dataclass(frozen=True)
@@ -113,5 +112,4 @@ class Costs:
         return self.worker_s + ready_s + 2 * (1 + blocks) * turn_s
 
 
-FREE = Costs.assumed(0.0, 0.0, 0.0, 0)
-"""Where nothing takes time."""
+FREE = Costs.assumed(0.0, 0.0, 0.0, 0)  # where nothing takes time

@@ -33,8 +33,7 @@ class Built:
     outputs: Sequence[Outputs]  # for every feed
 
 
-Take = Callable[[str], Built | None]
-"""What was found out elsewhere about the model of a key; None where nothing was."""
+Take = Callable[[str], Built | None]  # what was found out elsewhere about the model of a key; None where nothing was
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,8 +93,7 @@ class Lab:
     targets: Sequence[str] = ()  # names of those that may be there, where it is opened for none in particular
 
 
-HERE = Lab()
-"""This machine."""
+HERE = Lab()  # this machine
 
 
 class OpenLab(Protocol):

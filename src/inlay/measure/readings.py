@@ -25,8 +25,7 @@ Reading = Literal["latency", "cpu-time", "cold"]
 other work that has used the caches."""
 
 READINGS: tuple[Reading, ...] = get_args(Reading)
-COLD_RUNS = 3
-"""Inferences of one slot with cold caches: to fill them takes longer than most inferences."""
+COLD_RUNS = 3  # inferences of one slot with cold caches: to fill them takes longer than most inferences
 
 
 class _Read:

@@ -32,8 +32,7 @@ from inlay.targets.base import Artifact, Feed, Identifies, KernelTime, Target, T
 from inlay.targets.machine import refuse_idle_threads
 from inlay.targets.registry import create
 
-PROTOCOL = 1
-"""Version of the messages, which ``docs/targets.md`` describes: client and worker must agree."""
+PROTOCOL = 1  # version of the messages, which `docs/targets.md` describes: client and worker must agree
 
 
 class Service:

@@ -70,8 +70,7 @@ def _depth(space: SearchSpace, pattern: RegionPattern) -> float:
 
 
 _MOST_RELATED = 8
-"""Schemes of other patterns with the same structure that are tried for one pattern: those of the nearest patterns, the
-best of each first. The first mostly fits; each costs a measurement."""
+"""Schemes of other patterns with the same structure that are tried for one, the nearest and best ones first."""
 
 CACHED, RELATED = "cached", "cached, by structure"
 """How a scheme was made: by an earlier run, for this very pattern or for one of the same structure."""

@@ -22,8 +22,7 @@ from inlay.trial import Measured
 from inlay.types import Placement
 
 _TRIES = 3
-"""Files that are verified on unseen samples before the choice is among those that the runs delivered: each look at
-these samples weakens what they prove."""
+"""Files verified on unseen samples before the choice is among what the runs delivered: each look weakens these."""
 
 
 def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Chosen:

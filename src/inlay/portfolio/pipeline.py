@@ -45,8 +45,7 @@ from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import target_of
 from inlay.trial import Interval
 
-_CHOSEN = "chosen"
-"""The row of a part's delivered model."""
+_CHOSEN = "chosen"  # the row of a part's delivered model
 
 
 def tune_pipeline(models: Path | Sequence[Path], wish: TuneOptions) -> PipelineResult:

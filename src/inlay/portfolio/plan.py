@@ -25,8 +25,7 @@ from inlay.yaml_file import read_yaml
 _KEYS = ("budget", "defaults", "models", "targets", "constraints")
 _OF_THE_FLEET = ("out", "ray", "device", "restart", "progress", "before_s")
 """Options of ``tune`` that the fleet gives itself."""
-_LONGEST_NAME = 100
-"""Characters of a folder's name: file systems take 255 bytes."""
+_LONGEST_NAME = 100  # characters of a folder's name: file systems take 255 bytes
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from inlay.run.finished import inputs_of
 from inlay.run.outcome.evidence import FLOAT, Evidence
 from inlay.trial import Failed, Measured
 
-CARD, CARD_JSON = "card", "card-json"
-"""Forms of ``inlay card``."""
+CARD, CARD_JSON = "card", "card-json"  # forms of `inlay card`
 _QUANT_TYPES = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}
 """Names of integer types in ONNX Runtime's quantizer, by numpy's."""
 _METADATA_IR = 10  # IR version of ONNX from which on nodes may carry metadata, which Netron shows

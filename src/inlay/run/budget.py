@@ -17,8 +17,7 @@ from inlay.trial import Measured, Proposal, counted
 _BUILDS_OF_A_TRIAL = 3  # at most: one build to judge it, and a second one with a profile beside it
 _GAIN = 1.02  # speed-up from which on a quantized model is worth a thorough confirmation: others are as good as none
 _FEW = 8
-"""Trials that are too few for what is outside the bound: three solutions within it, each of which corrects the model,
-and what is tried besides to get from these to the best one."""
+"""Trials that are too few for what is outside the bound: three solutions within it, and what leads to the best one."""
 _RECENT = 3
 """Trials whose longest tells what the next one takes outside the runtime, for writing its model and comparing."""
 

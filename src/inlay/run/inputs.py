@@ -39,13 +39,11 @@ from inlay.run.evaluation.evaluator import ModelEvaluator
 from inlay.run.progress import Progress, Silent
 from inlay.targets.base import TargetSpec
 
-RANDOM_SAMPLES = 8
-"""Stand-ins where no samples are given: enough for a split in three."""
+RANDOM_SAMPLES = 8  # stand-ins where no samples are given: enough for a split in three
 _MOST_SAMPLES, _MOST_COUNTED = 32, 2000
 """Samples in the selection and in the verification part. A metric that counts, such as an accuracy of 1 in 100, needs
 thousands; the SQNR of an output settles with tens."""
-MOST_JUDGED = 24
-"""Samples that candidates are judged on, where the selection part has fewer."""
+MOST_JUDGED = 24  # samples that candidates are judged on, where the selection part has fewer
 
 
 OUTPUTS = ("model.onnx", "model.onnx.data", "result.json", "recipe.yaml", "run.sqlite", "report.html")

@@ -59,8 +59,7 @@ from inlay.targets.registry import create
 from inlay.trial import counted
 from inlay.types import Placement
 
-_USUAL: tuple[Method, ...] = ("minmax", "entropy")
-"""Its calibrators, ``max`` and ``entropy``."""
+_USUAL: tuple[Method, ...] = ("minmax", "entropy")  # its calibrators, `max` and `entropy`
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,79 +26,54 @@ from inlay.trial import counted
 
 PRECISION, PRECISION_S = 0.03, 2.0
 """The given model timed in float32 besides, where that is a choice; so many seconds where time is ample."""
-JUDGING = 0.03
-"""The outputs of one model on all samples of a part."""
-PROBING = 0.1
-"""The noise of every source alone."""
-RACING = 0.05
-"""A race begins no further look after it."""
-CONFIRMING = 0.3
-"""The confirmation, unless even the least one takes longer."""
+JUDGING = 0.03  # the outputs of one model on all samples of a part
+PROBING = 0.1  # the noise of every source alone
+RACING = 0.05  # a race begins no further look after it
+CONFIRMING = 0.3  # the confirmation, unless even the least one takes longer
 CONFIRMING_AGAIN = 0.25
 """The same in a run that goes on: what earlier sessions found is of no use if it is not confirmed."""
-CROSSING = 0.05
-"""The winner judged on the samples that are not unseen; beyond, only what time is left."""
+CROSSING = 0.05  # the winner judged on the samples that are not unseen; beyond, only what time is left
 EVALUATING = 0.35
 """The user's own evaluation of models besides the given one, all of them together; one is evaluated in any case."""
-USES = 0.05
-"""The delivered model in other uses than the one that it was tuned for, each way to set the target up."""
+USES = 0.05  # the delivered model in other uses than the one that it was tuned for, each way to set the target up
 WRITING, WRITING_S = 0.03, 2.0
 """Writing the result of a small model and ending the process; so many seconds where time is ample."""
 
 # --- shares of what one recipe and the least confirmation leave when a phase before the search begins -----------------
 
 SMOOTHING = 0.4
-"""Looking for outliers to move into weights. Transformers gain more by it than by ranges, others take none of it:
-static products of a BERT of 355 MB had 20.0 dB without it, and 26.3 dB with it."""
-CALIBRATING = 0.35
-"""Choosing qparams: without them there is nothing to search."""
+"""Looking for outliers to move into weights: transformers gain more by it than by ranges, others take none of it."""
+CALIBRATING = 0.35  # choosing qparams: without them there is nothing to search
 
 # --- shares of what the search has left -------------------------------------------------------------------------------
 
-PROBING_LATE = 0.25
-"""Probing noise: what it learns must be of use."""
-SOLVING = 0.1
-"""One integer program."""
-PROFILING = 0.05
-"""The inferences of one profile."""
-FIRST_LOOK = 0.08
-"""The blocks of a race's first look."""
-IDLE_TRIAL = 0.05
-"""A trial that is not expected to gain."""
-ANCHORS = 0.5
-"""The anchors: where they took as much, what is outside the accuracy bound is not explored."""
+PROBING_LATE = 0.25  # probing noise: what it learns must be of use
+SOLVING = 0.1  # one integer program
+PROFILING = 0.05  # the inferences of one profile
+FIRST_LOOK = 0.08  # the blocks of a race's first look
+IDLE_TRIAL = 0.05  # a trial that is not expected to gain
+ANCHORS = 0.5  # the anchors: where they took as much, what is outside the accuracy bound is not explored
 
 # ----------------------------------------------------------------------------------------------------------------------
 
-MOST_CONTENDERS = 5
-"""Candidates of the search that are measured again, the given model aside."""
+MOST_CONTENDERS = 5  # candidates of the search that are measured again, the given model aside
 QUICK_CONTENDERS, QUICK_NS = 8, 20e6
 """Where the given model takes less than so many nanoseconds, more contenders cost little. The best of many noisy
 readings owe their place to luck in part: the more are measured again, the likelier a sound one is among them."""
-_PRECISION_MOST = 0.05
-"""Of the whole time, beyond which a phase has no more seconds than its share."""
+_PRECISION_MOST = 0.05  # of the whole time, beyond which a phase has no more seconds than its share
 _WRITING_MOST = 0.1
-"""Of the whole time, for writing on a busy machine, where starting a process took as long: both load libraries. With a
-start of 1.7 s, a report took 1.0 s beyond a budget of 15 s of which 0.45 s were kept."""
+"""Of the whole time, for writing on a busy machine, where starting a process took as long: both load libraries."""
 _WRITTEN_BYTES_S = 16e6
-"""Bytes of a model for which that takes a second more: its file is copied, its graph drawn, its memory freed. With one
-of 63 MB a command of 180 s ended 4 s late where 2 s were kept."""
-_LEAST_BLOCKS = 2
-"""Of the first look of a race: it is undecided, and the confirmation decides."""
-_DECIDING_BLOCKS = 10
-"""Fewest blocks that can show a gain at the level of the confirmation: 2 / 2^10 < 0.002."""
-LEAST_SAMPLES = 2
-"""In each part, where the model is slow."""
-LATER_LOOK = 3
-"""Times the processes of the first look that a second look takes."""
+"""Bytes of a model for which writing takes a second more: it is copied, its graph drawn, its memory freed."""
+_LEAST_BLOCKS = 2  # of the first look of a race: it is undecided, and the confirmation decides
+_DECIDING_BLOCKS = 10  # fewest blocks that can show a gain at the level of the confirmation: 2 / 2^10 < 0.002
+LEAST_SAMPLES = 2  # in each part, where the model is slow
+LATER_LOOK = 3  # times the processes of the first look that a second look takes
 _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
-_LATE_SAFETY = 1.1
-"""The same for the confirmation: by the latest steps, and its blocks end with the time."""
-_FINALISTS = 4
-"""The given model, float, the chosen model and the best anchor."""
-_LEAST_MODELS = 3
-"""The given model, float, and one in low precision: fewer leave nothing to decide."""
+_LATE_SAFETY = 1.1  # the same for the confirmation: by the latest steps, and its blocks end with the time
+_FINALISTS = 4  # the given model, float, the chosen model and the best anchor
+_LEAST_MODELS = 3  # the given model, float, and one in low precision: fewer leave nothing to decide
 _PREPARING = (8, 30)
 """Builds and inferences that normalizing, calibrating and two anchors take at least, besides their readings."""
 

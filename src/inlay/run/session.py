@@ -43,13 +43,10 @@ _QUICK_S = 0.05
 
 _LEAST_BUILDS = 12  # models that are built before the search, as they are and in low precision, to choose ranges by
 
-_BUILT_BYTES_S = 2e8
-"""Bytes of a model that are read, packed and optimized in a second: a runtime took 1.3 s for 355 MB, and 3 s with their
-way to the device."""
+_BUILT_BYTES_S = 2e8  # bytes of a model that are read, packed and optimized in a second
 
 _LEAST_LIMIT_S = 2.0
-"""Seconds that a call of the runtime may take, however little time is left; otherwise half of what is left: a hang must
-leave time for other models."""
+"""That a call of the runtime may take, however little time is left; else half of that: a hang must leave some."""
 
 
 def call_limit_s(config: TuneConfig, left_s: float, most_s: float = math.inf) -> float:

@@ -41,10 +41,8 @@ from inlay.targets.registry import create
 from inlay.trial import noise_of
 from inlay.types import Placement
 
-_PROFILED_BUILDS = 2
-"""Builds that a profile takes: one with profiling, and often the plain one before it."""
-_DRAWS_STREAM = 1
-"""Tells the random stream of the guided strategy from others of the same seed."""
+_PROFILED_BUILDS = 2  # builds that a profile takes: one with profiling, and often the plain one before it
+_DRAWS_STREAM = 1  # tells the random stream of the guided strategy from others of the same seed
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

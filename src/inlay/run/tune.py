@@ -53,12 +53,10 @@ from inlay.targets.base import KernelTime
 from inlay.trial import Proposal
 from inlay.types import Placement
 
-EXHAUSTED = "nothing promising is left"
-"""Why a search ended that more time would not help."""
+EXHAUSTED = "nothing promising is left"  # why a search ended that more time would not help
 _RETREATS = 3
 """Searches for more accuracy after the winner failed on unseen samples: each look at these weakens what they prove."""
-_SAFETY_DB = 1.0
-"""What such a search asks for beyond what the winner lacked."""
+_SAFETY_DB = 1.0  # what such a search asks for beyond what the winner lacked
 
 
 def tune(asked: TuneRequest) -> TuneResult:

@@ -11,8 +11,7 @@ from __future__ import annotations
 FORM_SHARE = 1 / 4  # of the operators with weights, or of these, that must have a form for an anchor: a build is dear
 
 FORM_WORK = 0.03
-"""Share of a model's work that the operators with a form must do for an anchor: for nothing, they would gain as much.
-Of a speech model with 0.4 s of convolutions, three tiny products had taken a fifth of the search."""
+"""Of a model's work that the operators with a form must do for an anchor: for nothing, they would gain as much."""
 
 FEW_ROWS = 8
 """Rows of products up to which reading their weights takes most of the time, so that small weights are fast ones:
@@ -139,16 +138,11 @@ FIT_SIZES = 4  # different workloads of one kind in one state: as many as a fit 
 SOMETIMES_FREE = 0.2  # share of the readings that are next to zero, from which they are no outliers
 FIT_REPEATS = 8  # weighted least squares, each with the weights that the last one's errors give
 UNIFORM_CREDIT = 1.1
-"""Without measurements, how much slower than the best labeling an anchor may be expected to be and is still
-preferred: the table was off by 10 % and more on five real models."""
-MOST_OFF_PRICE = 4.0
-"""A ratio of profiled to priced costs beyond which a table is wrong for a sort rather than off: fits are off by up to
-2 for single sorts of kernels."""
-QUICK_GAIN = 1.03
-"""Predicted, over what was timed: below, another model is not built where the answer must be quick."""
+"""How much slower than the best labeling an anchor may be expected to be, unmeasured, and is still preferred."""
+MOST_OFF_PRICE = 4.0  # ratio of profiled to priced costs beyond which a table is wrong for a sort rather than off
+QUICK_GAIN = 1.03  # predicted, over what was timed: below, another model is not built where the answer must be quick
 CHALLENGE = 1.3
-"""Where float is expected to be the fastest: how much slower an anchor may be expected to be and is still timed, as the
-table may be off by so much for all that it quantizes."""
+"""Where float is expected to be the fastest: how much slower an anchor may be expected to be and is still timed."""
 # --- names for people -------------------------------------------------------------------------------------------------
 
 NAME_LENGTH = 49  # characters of a unit's name in an origin: one line of a terminal with the figures beside it

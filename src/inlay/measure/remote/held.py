@@ -15,8 +15,7 @@ from inlay.measure.remote.transfer import FileRange, readable
 from inlay.measure.worker import PROTOCOL
 from inlay.targets.base import Fingerprint
 
-Tell = Callable[[str], None]
-"""Hears, in one line, what a command waits for."""
+Tell = Callable[[str], None]  # hears, in one line, what a command waits for
 
 
 class DeviceLost(Exception):

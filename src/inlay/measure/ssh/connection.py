@@ -72,10 +72,8 @@ else:
     say(ready=True)
     main(folder, given["python"], path)
 """
-_MOST_TALK = 1 << 16
-"""Bytes of what a login prints before Python answers."""
-_WORDS = 300
-"""Characters of what a package says of its failure."""
+_MOST_TALK = 1 << 16  # bytes of what a login prints before Python answers
+_WORDS = 300  # characters of what a package says of its failure
 _FULL = (28, 122)  # of errno: no space, quota exceeded; numbers that Linux and BSD share as far as matters
 
 

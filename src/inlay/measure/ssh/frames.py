@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-_BYTES = "\0bytes"
-"""In place of bytes, an object with this one name: how many of them follow the line."""
+_BYTES = "\0bytes"  # in place of bytes, an object with this one name: how many of them follow the line
 
 
 def packed(message: Any) -> list[bytes]:

@@ -18,8 +18,7 @@ from inlay.measure.ssh.address import Address
 from inlay.measure.ssh.archive import Archive
 from inlay.measure.ssh.connection import Connection
 
-_PAUSE_S = 1.0
-"""Seconds between tries to reach a board that is away."""
+_PAUSE_S = 1.0  # seconds between tries to reach a board that is away
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 _TABLE = "onnx_fields.json"
-_SCALAR, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-"""How a field is written (protobuf's wire types)."""
+_SCALAR, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # how a field is written (protobuf's wire types)
 _FLOATS = {"float": ("<f4", "<f"), "double": ("<f8", "<d")}
 
 

@@ -41,16 +41,12 @@ from inlay.types import Placement
 INSTANT_S, ELSEWHERE_S = 8.8, 20.0
 """Seconds that an answer is planned to take, with the start of the program; the last steps may take one more. The
 second where it is for another processor: no timing corrects the choice, so more of them are profiled and judged."""
-_MODELS = 2
-"""In low precision that are built: with the float one three."""
-_UNTIMED_MODELS = 4
-"""The same where nothing is timed: they are built and judged for the bound alone."""
+_MODELS = 2  # in low precision that are built: with the float one three
+_UNTIMED_MODELS = 4  # the same where nothing is timed: they are built and judged for the bound alone
 _METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")
 """Of calibration: one that clips nothing, one that clips little, and the one that is chosen most often."""
-_JUDGED = 4
-"""Samples on which ranges are judged."""
-_SELECTION_S = 1.0
-"""For choosing ranges of single values, on a clock that does not depend on the machine."""
+_JUDGED = 4  # samples on which ranges are judged
+_SELECTION_S = 1.0  # for choosing ranges of single values, on a clock that does not depend on the machine
 _LEAST_CALIBRATING_S = 0.8
 """Seconds below which the first of the methods is taken: judging one takes as long where that is all that is left."""
 _JUDGING = 0.6
@@ -60,28 +56,21 @@ _LOADED_MEANWHILE = "scipy.cluster.hierarchy", "scipy.optimize"
 _OBSERVING, _CALIBRATING, _CHOOSING = 0.2, 0.3, 0.5
 """Shares of what is left of the time when each begins; on most models they take less."""
 _MARGIN_DB = 2.5
-"""By how much less a probe is believed than the target showed of the first try. With 0.5 dB, 2 in 10 second tries
-missed a bound on a segmentation network, and with 1.5 dB 2 in 3 on a detector: samples differ more with some placements
-than with others."""
+"""By how much less a probe is believed than the target showed of the first try: samples differ more with some."""
 _GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
 """Blocks of a model alone, interleaved blocks of a comparison, and nanoseconds of one reading."""
-_GLANCE_S = 1.0
-"""Seconds in which a model alone is timed: a long inference once."""
+_GLANCE_S = 1.0  # seconds in which a model alone is timed: a long inference once
 _RACE_S = 0.7, 3.0
 """Seconds that the comparison has at least, whatever the time; up to the second where it takes them for an interval."""
-_MORE_BLOCKS = 40
-"""Blocks of a second comparison where the first cannot tell, and time is left."""
+_MORE_BLOCKS = 40  # blocks of a second comparison where the first cannot tell, and time is left
 _INTERVAL_BLOCKS = 6
 """The fewest with an interval. From two or three readings on a busy machine, equal models have differed by 1.6x."""
 _PROFILED, _PROFILE_NS = (1, 10), 120_000_000
 """Inferences of a profile, at least and at most, and nanoseconds that they should take together."""
 _AMPLE_S = 0.4 * INSTANT_S
-"""Seconds that are left where something in low precision is tried whatever the table says, and something else where
-that gained nothing: a tiny voice detector gained 1.2x, where the table expected a loss beyond
-:data:`~inlay.search.policy.CHALLENGE`, and a text splitter as much by its second anchor."""
+"""Seconds left where low precision is tried whatever the table says, and another anchor where the first gained none."""
 _LATE_GAIN = 1.2
-"""Over float, of a try that missed the bound, from which on a second one is worth more time than was planned: noise is
-probed for it, which takes as long as all that was done before where a processor is slow or an inference long."""
+"""Over float, of a try that missed the bound, from which on a second one is worth more time than was planned."""
 _DRAWN, _CLEAR = 1.01, 1.1
 """Faster by less than the first is not faster. A gain up to the second must be shown by its interval: it costs
 accuracy, and with less a few blocks on a shared machine delivered what was slower than float."""

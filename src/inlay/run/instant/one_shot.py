@@ -35,15 +35,13 @@ from inlay.trial import Accuracy
 from inlay.types import AUTO, Placement
 
 PREPARING_S = 15.0
-"""Seconds by which outliers must be moved into weights where the answer must be quick. It takes 3 on a BERT of 45 MB,
-which are left out of no plan: 7 dB depend on them, and must not depend on what else the machine does."""
+"""Seconds in which outliers are moved into weights where the answer must be quick: up to 7 dB depend on them."""
 _SMOOTHING = 0.35
 """Share of the time that is left in which they should be: beyond, they are judged in fewer forms of the products."""
 _SCORING, _LEAST_SCORED = 0.15, 4
 """Share of the time that is left for running a model on the samples that it is scored on, of which there are so many:
 three or four models are, and with fewer samples the margin for what differs between them rises."""
-_VARYING = 0.07
-"""Share of the time that is left then for running the given and the delivered model on variations."""
+_VARYING = 0.07  # share of the time that is left then for running the given and the delivered model on variations
 _LEAST_VARIATIONS = 2
 
 

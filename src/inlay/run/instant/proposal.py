@@ -46,15 +46,13 @@ _PROBING_S = 2.0  # seconds for probing every source, at most: of the ten that a
 _PROBING_SHARE = 0.3
 """The same, of the time that is left: building the probe model and finding out its pace take as long again."""
 _HEAVY = 0.1
-"""Share of all that low precision can gain, from which on a unit's noise is asked for alone. By groups of many sources,
-a pitch detector whose first convolution takes half of the time came out at 1.45x or 2.1x, as it happened."""
+"""Of all that low precision can gain, from which on the noise of a unit is asked for alone, and not in a group."""
 _MOST_HEAVY = 4  # such units, at most: each has about three sources
 _PATIENCE_S = 20.0
 """The most that asking the fewest questions may take, which leave out no source; where inferences are so long that it
 takes more, anchors alone are asked about, by one question each."""
 _TIMED = 0.01  # relative standard deviation of a latency from a few blocks
-_MOST_OFF = 8.0
-"""By how much a table is taken to be off for another processor, because it is here."""
+_MOST_OFF = 8.0  # by how much a table is taken to be off for another processor, because it is here
 _SOLVING_S = 0.5  # seconds for one integer program, beside which there is a good labeling already: most take 0.1 to 0.3
 
 

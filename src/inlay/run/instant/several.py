@@ -15,10 +15,8 @@ import numpy as np
 from inlay.search.cost_model import CostModel
 from inlay.search.unit_graph import UnitGraph
 
-_ROUNDS = 6
-"""Of weights, at most: each is an integer program or a minimum cut."""
-_STEP = 8.0
-"""How far weights move for a regret of 100 %: by 10 % they change to 2.2 times."""
+_ROUNDS = 6  # of weights, at most: each is an integer program or a minimum cut
+_STEP = 8.0  # how far weights move for a regret of 100 %: by 10 % they change to 2.2 times
 
 
 class Several:

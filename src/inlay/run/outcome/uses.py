@@ -21,8 +21,7 @@ from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.objective import aimed_at, objective_of, streams_of
 
 _BLOCKS = MIN_PAIRS + 2
-_REQUESTS = 100
-"""Requests that each of two turns of a model answers: the 99th percentile of 200 is the second longest."""
+_REQUESTS = 100  # requests that each of two turns of a model answers: the 99th percentile of 200 is the second longest
 
 
 def in_other_uses(session: Session, confirmed: Confirmed, given: Artifact, feed: Path) -> Confirmed:
