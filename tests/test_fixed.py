@@ -17,7 +17,7 @@ from inlay.data.samples import InputSpec
 from inlay.errors import DataError, UsageError
 from inlay.model.load import load
 from inlay.run.call import Given
-from inlay.run.input_notes import fixable_notes, limit_notes
+from inlay.run.inputs import fixable_notes, limit_notes
 from tests.support.control_flow import controlled, feed_for
 from tests.support.fixtures import SaveModel
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from inlay import api
-from inlay.cli.inspected import inspection
+from inlay.cli.render import inspection
 from inlay.data import InputSpec, bound, input_specs, likely_sizes, random_samples, read_samples, template
 from inlay.errors import ModelError, RunFailed, UsageError
 from inlay.testing import Builder, run_reference

@@ -6,8 +6,7 @@ import math
 
 from benchmarks.one_story import contradictions
 
-from inlay.cli.inspected import quantizable
-from inlay.cli.render import _accuracy
+from inlay.cli.render import _accuracy, quantizable
 from inlay.patterns.cache import PatternCache, show
 from inlay.quant.tolerance import state
 from inlay.run.inspection import Quantizable

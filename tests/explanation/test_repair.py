@@ -10,8 +10,8 @@ import pytest
 import inlay
 from inlay import api
 from inlay.errors import UsageError
-from inlay.explanation.changes import changes
 from inlay.explanation.explanation import Explanation, Operator, Repair, Waste
+from inlay.explanation.repair import changes
 from inlay.testing import Builder, residual_model
 from tests.support.hand_written_qdq import insert_qdq_everywhere
 

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from inlay.data import Samples
+from inlay.explanation.mended import static_recipe, write_static
 from inlay.explanation.repair import less_accurate
-from inlay.explanation.static_form import static_recipe, write_static
 from inlay.model.load import load
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Bound, Judge

@@ -15,4 +15,4 @@ defer_imports()
 # As inlay.model.libraries does for calls from Python, for whatever library is loaded from now on.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-__all__ = ["commands", "inspected", "options", "progress", "render", "terminal"]
+__all__ = ["commands", "options", "progress", "render", "terminal"]

@@ -15,7 +15,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from inlay import api
-from inlay.cli import inspected, quantized, render
+from inlay.cli import quantized, render
 from inlay.cli.grouped import Grouped
 from inlay.cli.options import CONFIG, EFFORT, options_of
 from inlay.cli.progress import JsonLines, begin_clock, progress_of, seconds_before
@@ -124,7 +124,7 @@ def tune(
             done = api.dry_run(**options, progress=progress, before_s=before_s)
         finally:
             progress.close()
-        answer(as_json, done, lambda: inspected.dry_run(done))
+        answer(as_json, done, lambda: render.dry_run(done))
         return
     log = None if json_log is None else JsonLines(_log_file(json_log, options), progress)
     try:
@@ -212,7 +212,7 @@ def inspect(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """
     with closing(progress_of(as_json)) as progress:
         found = api.inspect(**options, progress=progress)
-    answer(as_json, found, lambda: inspected.inspection(found))
+    answer(as_json, found, lambda: render.inspection(found))
 
 
 @app.command(cls=Grouped)

@@ -18,7 +18,6 @@ from inlay.data.archives import as_text, read_arrays, read_tensor
 from inlay.data.images import Images, image_files, read_images
 from inlay.data.objects import MOST_SAMPLES, arrays_of, as_array, as_feeds, as_given, batches, is_loader
 from inlay.data.samples import Feed, InputSpec, Samples
-from inlay.data.sets import is_saved_set, open_set
 from inlay.data.sounds import read_sounds, sound_files, sounds_in
 from inlay.data.tables import read_table
 from inlay.data.tokens import read_token_lines
@@ -355,3 +354,24 @@ def _text(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
     if text.dtype.kind != "U":
         raise DataError(f"{where}: input {spec} got {array.dtype.name}: give an array of str")
     return text
+
+
+def is_saved_set(folder: Path) -> bool:
+    """Whether a folder was written by ``save_to_disk``: one data set, or several splits."""
+    return (folder / "dataset_dict.json").is_file() or (folder / "dataset_info.json").is_file()
+
+
+def open_set(folder: Path) -> Any:
+    """The data set, or its splits by name.
+
+    Raises:
+        DataError: the package is not installed, or cannot read it.
+    """
+    try:
+        from datasets import load_from_disk
+    except ImportError:
+        raise DataError(f"--data {folder} is a saved data set, which needs: pip install 'inlay[datasets]'") from None
+    try:
+        return load_from_disk(str(folder))
+    except Exception as error:  # of pyarrow and others, which share no class
+        raise DataError(f"--data {folder} cannot be read as a data set: {error}") from error

@@ -9,7 +9,6 @@ __all__ = [
     "ExplainOptions",
     "api",
     "bound",
-    "changes",
     "command",
     "executed",
     "experiments",

@@ -11,7 +11,6 @@ import numpy as np
 
 from inlay.data import FixedValues
 from inlay.deadline import NEVER, Deadline
-from inlay.explanation import changes as _changes
 from inlay.explanation import explain as _explain
 from inlay.explanation import repair as _repair
 from inlay.explanation.explanation import Explanation
@@ -77,5 +76,5 @@ def _explained(
     done, made = _repair.repair(given.file, out, spec, samples, seconds, wish.seed, hears, slower)
     if made is not None:
         after = _explain.explain(made, spec, samples, Deadline(-math.inf), phases.begin)
-        done = replace(done, changes=_changes.changes(found, after))
+        done = replace(done, changes=_repair.changes(found, after))
     return replace(found, repair=done)

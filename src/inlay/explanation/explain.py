@@ -19,8 +19,7 @@ from inlay.explanation.experiments import Laboratory, Proven, does_run, prove
 from inlay.explanation.explanation import Explanation, Operator, Reason
 from inlay.explanation.faults import Suspect, misread, suspects
 from inlay.explanation.floats import InFloat, grouped, in_float
-from inlay.explanation.halves import kept_wide
-from inlay.explanation.losses import Losses, losses, too_late
+from inlay.explanation.losses import Losses, kept_wide, losses, too_late
 from inlay.explanation.removal import timed
 from inlay.explanation.waste import taken_in, wasted
 from inlay.files import scratch

@@ -27,7 +27,9 @@ from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.candidate_writer import deliver
+from inlay.prepare.halves import find_wide, keep_wide, told
 from inlay.prepare.model import prepare
+from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.qdq_import import import_qdq
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Bound, Judge
@@ -191,3 +193,17 @@ def _spread(keys: Sequence[T]) -> list[T]:
     """``keys`` in an order of which every beginning is spread over all of them: by their numbers' bits, reversed."""
     bits = len(keys).bit_length()
     return [keys[i] for i in sorted(range(len(keys)), key=lambda i: f"{i:0{bits}b}"[::-1])]
+
+
+def kept_wide(file: ModelFile, target: Capabilities, samples: Samples, folder: Path, deadline: Deadline) -> str:
+    """A sentence on the units that lose too much in the target's half precision; files go to the new ``folder``."""
+    base = target.rules.base
+    if base is None:
+        return ""
+    folder.mkdir()
+    try:
+        prepared = prepare(file, target, samples.feeds[0], folder)
+        prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, DEFAULT_MIN_SQNR_DB, deadline))
+    except InlayError as error:
+        return f"what loses too much in {base.value} is not known: {error}"
+    return told(prepared) or f"on the samples nothing loses too much in {base.value}"

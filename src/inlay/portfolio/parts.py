@@ -1,7 +1,8 @@
-"""The models of one program, each as a run of its own: what may be asked for, its time, and what it measured."""
+"""The models of one program, each as a run of its own: what it measured, and what an evaluation says of all of them."""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay import api
+from inlay.deadline import Deadline
 from inlay.errors import ModelError, UsageError
 from inlay.files import read_json, replacing, scratch
 from inlay.model.load import ModelFile, load
@@ -19,16 +21,20 @@ from inlay.portfolio import policy
 from inlay.portfolio.fleet import Fleet
 from inlay.portfolio.pipeline_result import FILES
 from inlay.portfolio.plan import Entry
-from inlay.portfolio.points import Point, front
+from inlay.portfolio.points import Choice, Point, fastest_kept, front
 from inlay.portfolio.runs import Figures, Portfolio
 from inlay.quant.accuracy import EXACT_DB
+from inlay.quant.bound import EvaluationBound
 from inlay.recording.pipeline import Part
 from inlay.run.call import Given
+from inlay.run.evaluation.evaluator import ModelEvaluator
+from inlay.run.evaluation.judging import EvaluationJudge, Verdict
 from inlay.run.options import TuneOptions
 from inlay.run.outputs import install
+from inlay.run.result import Doubt
 from inlay.run.select import Wish, select
 from inlay.search.baselines import ORIGINAL
-from inlay.targets.base import TargetSpec
+from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import AUTO
 
 _OF_ONE_MODEL = (
@@ -179,3 +185,79 @@ def placed(source: Path, path: Path) -> None:
                 continue
             with replacing(path.parent / name) as fresh:
                 shutil.copyfile(work / name, fresh)
+
+
+@dataclass(frozen=True, eq=False)
+class WholeJudge:
+    """Has pipelines evaluated, each a folder of all models under their names."""
+
+    judge: EvaluationJudge  # asks the evaluation, and keeps what was found
+    work: Path  # folder for the pipelines
+
+    def choose(self, parts: Sequence[Tuned], until: Deadline) -> Choice:
+        """The fastest choice of points that the evaluation does not reject."""
+
+        def keeps(choice: Choice) -> bool:
+            found = self.verdict(parts, choice, until)
+            return found.asked and not found.breaks
+
+        return fastest_kept([each.points for each in parts], [each.part.runs for each in parts], keeps)
+
+    def verdict(self, parts: Sequence[Tuned], choice: Choice, until: Deadline) -> Verdict:
+        """What the evaluation says of a choice."""
+        chosen = [each.points[at] for each, at in zip(parts, choice, strict=True)]
+        if all(at == len(each.points) - 1 for each, at in zip(parts, choice, strict=True)):
+            return self.judge.own
+        folder = self.work / f"choice-{'-'.join(map(str, choice))}" / FILES
+        try:
+            for each, at in zip(parts, choice, strict=True):
+                each.write(at, folder / f"{each.part.name}.onnx")
+            digest = digest_of(folder)
+            return self.judge.verdict(Artifact(folder, digest), digest, min(p.sqnr_db for p in chosen), until)
+        finally:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def digest_of(folder: Path) -> str:
+    """Over the models in a folder, by name."""
+    said = [f"{path.name} {load(path).sha256}" for path in sorted(folder.glob("*.onnx"))]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+
+
+def whole_judge(
+    evaluator: ModelEvaluator,
+    bound: EvaluationBound,
+    parts: Sequence[Tuned],
+    held: Portfolio,
+    budget_s: float,
+    seed: int,
+) -> WholeJudge:
+    """The judge, once the given pipeline is evaluated.
+
+    Args:
+        budget_s: of the command; infinite without a limit.
+
+    Raises:
+        DataError: the evaluation fails.
+        UsageError: its scores cannot be bounded as asked for, or the budget is too short for it.
+    """
+    given = held.work / "given" / FILES
+    for each in parts:
+        each.write_given(given / f"{each.part.name}.onnx")
+    judge = EvaluationJudge(
+        evaluator=evaluator,
+        bound=bound,
+        given=given,
+        place=held.work,
+        journal=held.journal,
+        budget_s=budget_s,
+        clock=held.deadline.clock,
+        seed=seed,
+    )
+    judge.begin(held.deadline)
+    return WholeJudge(judge, held.work)
+
+
+def doubt_of(verdict: Verdict) -> Doubt:
+    """Why the bound is not shown for what is delivered; empty where it is."""
+    return Doubt("" if verdict.shows else verdict.why, verdict.breaks)

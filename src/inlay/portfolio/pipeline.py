@@ -25,12 +25,21 @@ from inlay.measure.panel import Readings, time_in_turn
 from inlay.model.load import file_sha256, load
 from inlay.portfolio import policy
 from inlay.portfolio.comparing import in_fresh_processes
-from inlay.portfolio.parts import Tuned, check_asked, feed_of, shares_of, target_asked, tune_each
+from inlay.portfolio.parts import (
+    Tuned,
+    WholeJudge,
+    check_asked,
+    doubt_of,
+    feed_of,
+    shares_of,
+    target_asked,
+    tune_each,
+    whole_judge,
+)
 from inlay.portfolio.pipeline_result import FILES, PartResult, PipelineResult
 from inlay.portfolio.points import Choice
 from inlay.portfolio.result import GIVEN
 from inlay.portfolio.runs import Portfolio, open_portfolio
-from inlay.portfolio.whole import WholeJudge, doubt_of, whole_judge
 from inlay.prepare.config import TuneConfig, edited
 from inlay.quant.bound import Bound
 from inlay.recording.pipeline import Pipeline, pipeline_of, read_pipeline

@@ -31,8 +31,7 @@ from inlay.run.confirm.earlier import kept_or
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import DONE, PROFILE, SENSITIVITY, not_measured
 from inlay.run.given import Given, evaluator_of
-from inlay.run.input_notes import fixable_notes, limit_notes
-from inlay.run.inputs import TuneRequest
+from inlay.run.inputs import TuneRequest, fixable_notes, limit_notes
 from inlay.run.outcome.assemble import Found, assemble, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.ceilings import ceilings
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of

@@ -29,7 +29,7 @@ from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
 from inlay.quant.tasks.recognize import task_of
-from inlay.run.input_notes import fixable_notes, limit_notes
+from inlay.run.inputs import fixable_notes, limit_notes
 from inlay.run.instant.by_costs import ELSEWHERE_S, INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, QuantizeRequest
 from inlay.run.instant.shapes import profiled_here
