@@ -43,8 +43,7 @@ from inlay.portfolio.runs import Portfolio, open_portfolio
 from inlay.prepare.config import TuneConfig, edited
 from inlay.quant.bound import Bound
 from inlay.recording.pipeline import Pipeline, pipeline_of, read_pipeline
-from inlay.run.call import seconds_of, sources_of
-from inlay.run.evaluation.bounding import bound_of
+from inlay.run.call import bound_of, seconds_of, sources_of
 from inlay.run.evaluation.evaluator import evaluator_of
 from inlay.run.notebook import usual
 from inlay.run.options import TuneOptions

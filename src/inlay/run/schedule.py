@@ -35,6 +35,8 @@ CONFIRMING_AGAIN = 0.25
 CROSSING = 0.05  # the winner judged on the samples that are not unseen; beyond, only what time is left
 EVALUATING = 0.35
 """The user's own evaluation of models besides the given one, all of them together; one is evaluated in any case."""
+EVALUATING_AGAIN = 0.05  # a second evaluation of the given model, which tells whether scores repeat
+PEAKS = 0.01  # the short form of measuring the processor's peaks
 USES = 0.05  # the delivered model in other uses than the one that it was tuned for, each way to set the target up
 WRITING, WRITING_S = 0.03, 2.0
 """Writing the result of a small model and ending the process; so many seconds where time is ample."""

@@ -24,7 +24,7 @@ from inlay.quant.evaluation import Allowed, Evaluation, allowed, paired
 from inlay.quant.metric_limits import MetricStatement, state_metric
 from inlay.run.evaluation.evaluator import ModelEvaluator
 from inlay.run.evaluation.relation import Point, Relation, fitted
-from inlay.run.schedule import EVALUATING
+from inlay.run.schedule import EVALUATING, EVALUATING_AGAIN
 from inlay.targets.base import Artifact
 from inlay.trial import Failed, counted, noise_of
 
@@ -34,7 +34,6 @@ EVALUATION: Fact[Evaluation] = Fact("evaluation", Evaluation.from_json, Evaluati
 STEERING_DB = Fact("steering_db", float)
 """The SQNR that the search asks for, where nothing but the user's evaluation is bounded."""
 _GIVEN, _AGAIN = "given", "given again"
-_TWICE = 0.05  # share of the budget that a second evaluation of the given model may take
 _LEAST_S, _TIMES = 30.0, 5.0
 """An evaluation is ended after so many seconds, and so many times what the longest one took."""
 _STEP_DB, _LEAST_STEP_DB = 3.0, 0.5
@@ -174,7 +173,7 @@ class EvaluationJudge:
                     f"is found: give a --budget of at least {needed}s",
                     needed,
                 )
-            again = self._of_given(end) if first.seconds <= _TWICE * self.budget_s else None
+            again = self._of_given(end) if first.seconds <= EVALUATING_AGAIN * self.budget_s else None
             each = allowed(self.bound, first, _spread(first, again))
             self.journal.record_fact(EVALUATION.of(_GIVEN), _directed(first, each))
             if again is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,20 @@ from inlay.measure.paired import Series
 from inlay.model.heard import counting, doing
 from inlay.model.store import model_bytes
 from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
+from inlay.run.ceiling.measure import SHORT_S, has_peaks, judged, peaks_here
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed, best_of, latency_ms
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, MEMORY, OUTLIERS_LEFT, PRECISION, SAMPLES, SIZE, VARIATIONS
 from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import RunInputs
-from inlay.run.preparation import stress_test
+from inlay.run.preparation import Calibrated, stress_test
 from inlay.run.result import AnchorResult, TuneResult, pareto, write_json
 from inlay.run.robustness import Robustness, StressTest
-from inlay.run.schedule import Effort
+from inlay.run.schedule import PEAKS, Effort
 from inlay.run.session import Session
 from inlay.search.baselines import FLOAT, FULL_INT8
-from inlay.targets.base import Artifact, ShowsRun
+from inlay.targets.base import Artifact, KernelTime, ShowsRun
 from inlay.targets.objective import objective_of
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Measured, Outcome, Trial
@@ -341,3 +342,30 @@ def _loss(session: Session, model: Artifact, test: StressTest, accuracy: Accurac
         return test.robustness(session.worker.run(model, test.feeds), accuracy.sqnr_db)
     finally:
         session.worker.drop(model)
+
+
+def ceilings(
+    session: Session, model: Calibrated, confirmed: Confirmed, profile: Callable[[], Iterable[Sequence[KernelTime]]]
+) -> Ceilings:
+    """Those of a run, as far as there is time and the models were profiled on one feed.
+
+    Args:
+        profile: the kernels of the delivered and of the float model, none where there is no profile.
+    """
+    workload, graph = session.inputs.workload, model.prepared.graph
+    sizes = {name: tuple(a.shape) for name, a in workload.feeds[0].items()}
+    if len(workload.feeds) > 1 or any(graph.shape(name) != shape for name, shape in sizes.items()):
+        return NO_CEILINGS
+    plan = session.plan
+    share_s = PEAKS * plan.seconds if plan.is_limited else SHORT_S
+    peaks = peaks_here(session.worker, session.work / "peaks", plan.before_writing, share_s)
+    if peaks is None:
+        return Ceilings(unmeasured=has_peaks(session.worker))
+    best = confirmed.best
+    delivered, in_float = profile()
+    delivered_ns = 1e6 * best.latency_ms
+    float_ns = delivered_ns * best.over_float.value if best.over_float.is_told else 0.0
+    if not float_ns > 0.0:
+        in_float = []
+    found = judged(session.worker, peaks, [(delivered, graph, delivered_ns), (in_float, graph, float_ns)])
+    return Ceilings(peaks, found[0], found[1])
