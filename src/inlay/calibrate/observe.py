@@ -10,17 +10,17 @@ import hashlib
 import itertools
 import math
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from inlay.data import AUTO_MASK, NO_STRESS, Feed, Samples, StressSet
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
-from inlay.model.guard import left_s
 from inlay.model.heard import doing
 from inlay.model.pieces import PiecewiseSession
-from inlay.model.pool import Stored, TaskLost, WorkerPool, each, may_have_pool, pool_for, width
+from inlay.model.pool import Stored, WorkerPool, each, may_have_pool, pool_for, width
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
 from inlay.quant.limits import limits_of
@@ -46,9 +46,6 @@ HELPER_S = 4.0
 TURNS = 2
 """Times that each helper could come yet if all were as large as the next one, so that they get smaller, and the last
 ones end nearly together (guided self-scheduling, Polychronopoulos and Kuck 1987)."""
-PATIENCE = 20.0
-"""Times as long as expected, and at least a minute, without any helper's answer: then they are done without."""
-LEAST_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -224,7 +221,7 @@ class _Some:
         alone = not may_have_pool()
         done, size = 0, len(order) if alone and math.isinf(until.at) else 1
         if width() > 1 and (helpers := pool_for(math.inf)):  # they are here: how long it takes, they find out
-            done, alone = self._helped(helpers, order, _Pace(), until), True
+            done, alone = self._helped(helpers, order, until), True
             if done >= LEAST_SAMPLES and not until.left:
                 return done
         while done < len(order):
@@ -239,7 +236,7 @@ class _Some:
             ahead_s = min((len(order) - done) * each_s, until.left)
             found = pool_for(ahead_s) if timed and not alone else None
             if found is not None:
-                done += self._helped(found, order[done:], _Pace(each_s, warm=True), until)
+                done += self._helped(found, order[done:], until, each_s)
                 alone = True
             size = min(2 * size if timed or alone else 1, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
             if not size:
@@ -262,63 +259,38 @@ class _Some:
         known = {value: self.halved[half][value] for value in self.job[1]}
         self.halved[half].update(observe_part(*self.job, feeds, known))
 
-    def _helped(self, helpers: WorkerPool, order: Sequence[int], pace: _Pace, until: Deadline) -> int:
-        """The same by helpers, while they answer."""
-        running: dict[Future[Histograms], tuple[int, Sequence[Feed]]] = {}
-        given = 0
-        answering = True
-        while answering:
-            while given < len(order) and len(running) <= helpers.width:
-                size = min(pace.most, math.ceil((len(order) - given) / (TURNS * helpers.width)))
-                if not until.fits(2 * size * pace.each_s):
-                    break
-                for half, indices in _by_half(order[given : given + size], len(self.feeds)):
+    def _helped(self, helpers: WorkerPool, order: Sequence[int], until: Deadline, each_s: float = 0.0) -> int:
+        """The same by helpers, where a sample takes ``each_s``.
+
+        With 0, nobody knows: that is found out, but for the first answers, one of each, which begin with building the
+        model.
+        """
+        given = answered = 0
+        since, is_known = 0.0, bool(each_s)
+        asked = deque[tuple[int, int]]()  # half and number of the samples of each call
+
+        def calls() -> Iterator[tuple[Any, ...]]:
+            nonlocal given
+            while given < len(order):
+                most = max(1, int(HELPER_S / each_s)) if each_s else 1
+                some = order[given : given + min(most, math.ceil((len(order) - given) / (TURNS * helpers.width)))]
+                if not until.fits(2 * len(some) * each_s):
+                    return
+                given += len(some)
+                for half, indices in _by_half(some, len(self.feeds)):
                     if indices:
-                        part = [self.feeds[i] for i in indices]
-                        running[helpers.submit(left_s(), observe_part, *self.job, part)] = half, part
-                given += len(order[given : given + size])
-            if not running:
-                break
-            patience_s = max(LEAST_PATIENCE_S, PATIENCE * pace.most * pace.each_s)
-            done, _ = wait(running, min(patience_s, max(until.left, LEAST_PATIENCE_S)), FIRST_COMPLETED)
-            answering = bool(done)
-            for future in done:
-                half, asked = running.pop(future)
-                pace.answered(len(asked), helpers.width, until.clock())
-                try:
-                    self._add(half, future.result())
-                except TaskLost:
-                    self._here(half, asked)
-        for half, asked in running.values():
-            self._here(half, asked)
+                        asked.append((half, len(indices)))
+                        yield (*self.job, [self.feeds[i] for i in indices])
+
+        for outcome in helpers.map(observe_part, calls(), observe_part):
+            half, count = asked.popleft()
+            answered += count
+            if not is_known and answered == helpers.width:
+                since = until.clock()
+            elif not is_known and answered > helpers.width:
+                each_s = max(helpers.width * (until.clock() - since) / (answered - helpers.width), 1e-9)
+            self._add(half, outcome.result())
         return given
-
-
-@dataclass
-class _Pace:
-    """How fast samples are observed."""
-
-    each_s: float = 0.0  # seconds that one takes; 0 as long as nobody knows
-    # whether that was found out here; otherwise the answers that begin with building the model, one from each helper,
-    # are not counted
-    warm: bool = False
-    seen: int = 0  # samples that were answered
-    since: float = 0.0  # when those began that count
-
-    @property
-    def most(self) -> int:
-        """Samples that a helper observes at a time, at most."""
-        return max(1, int(HELPER_S / self.each_s)) if self.each_s else 1
-
-    def answered(self, count: int, width: int, now: float) -> None:
-        """One of ``width`` helpers observed so many."""
-        if self.warm:
-            return
-        self.seen += count
-        if self.seen == width:
-            self.since = now
-        elif self.seen > width:
-            self.each_s = max(width * (now - self.since) / (self.seen - width), 1e-9)
 
 
 def _by_half(indices: Sequence[int], count: int) -> Iterator[tuple[int, list[int]]]:

@@ -36,9 +36,9 @@ from inlay.quant.parts import Reference
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import STORAGE, QParamsTable
 from inlay.trial import decibels
-from inlay.types import Placement, Port, QParams, QType
+from inlay.types import Placement, QParams, QType
 
-_SCALES, _ZEROS = "inlay.scales", "inlay.zero_points"
+_SCALE, _ZERO = "inlay.scale/", "inlay.zero_point/"
 
 Options = Mapping[str, Mapping[Method, QParams]]  # by domain, the qparams that each method gives
 
@@ -144,7 +144,7 @@ def _descend(
                     methods, errors = changed, tried
             if effect >= policy.MIN_EFFECT_DB:
                 for part in group.split():
-                    promise = sum(_promise(own_noise[d], methods[d]) for d in part)
+                    promise = sum(max(0.0, own_noise[d][methods[d]] - min(own_noise[d].values())) for d in part)
                     queue.push(Group((-effect, -promise, len(queue), part), part))
         if errors is begun:
             return methods, errors, True
@@ -173,8 +173,10 @@ class _Search:
         return {**methods, **dict.fromkeys(affected, method)} if affected else None
 
     def _same(self, domain: str, one: Method, other: Method) -> bool:
-        kinds = {id(options): options for options in self._task.options}.values()
-        return all(_near(options[domain][one], options[domain][other]) for options in kinds)
+        kinds = {id(options): options[domain] for options in self._task.options}.values()
+        pairs = [(options[one], options[other]) for options in kinds]
+        ratios = [a.scale[0] / b.scale[0] for a, b in pairs if a.zero_point == b.zero_point]
+        return len(ratios) == len(pairs) and all(abs(ratio - 1.0) < policy.SAME_SCALE for ratio in ratios)
 
     def errors(self, methods: Mapping[str, Method], samples: range, best: np.ndarray | None = None) -> np.ndarray:
         """Relative noise of each output for samples, as they are and scaled up, shape (runs, outputs).
@@ -212,8 +214,9 @@ class _Search:
             qparams = {d: self._task.options[index][d][m] for d, m in methods.items()}
             runs.append((index, qparams))
             if self._factor:
-                factor = self._factor
-                runs.append((index, {d: _narrowed(q, factor[d]) if d in factor else q for d, q in qparams.items()}))
+                factors = {d: self._factor.get(d, 1.0) for d in qparams}
+                scales = {d: tuple(s / factors[d] for s in q.scale) for d, q in qparams.items()}
+                runs.append((index, {d: replace(q, scale=scales[d]) for d, q in qparams.items()}))
         return self._noises(runs)
 
     def _noises(self, runs: Sequence[tuple[int, Mapping[str, QParams]]]) -> Iterator[np.ndarray]:
@@ -223,19 +226,6 @@ class _Search:
             self._task.clock()
             noise = self._task.reference.noise(index, output)
             yield np.where(np.isfinite(noise), noise, policy.WORST_NOISE) / self._signal
-
-
-def _near(one: QParams, other: QParams) -> bool:
-    return one.zero_point == other.zero_point and abs(one.scale[0] / other.scale[0] - 1.0) < policy.SAME_SCALE
-
-
-def _narrowed(qparams: QParams, factor: float) -> QParams:
-    return replace(qparams, scale=tuple(s / factor for s in qparams.scale))
-
-
-def _promise(error: Mapping[Method, float], current: Method) -> float:
-    """How much of the value's own relative error another method could remove."""
-    return max(0.0, error[current] - min(error.values()))
 
 
 def _better(new: np.ndarray, old: np.ndarray) -> bool:
@@ -282,8 +272,15 @@ class RangeProbe:
         self, prepared: PreparedModel, placement: Placement, table: QParamsTable, domains: Mapping[str, str]
     ) -> None:
         placement = placement.without_halves()
-        proto = prepared.emitter.emit(Placement((p, q) for p, q in placement if q is not QType.INT32), table)
-        _correct(proto, [p for p, q in placement if q is QType.INT32], placement, table)
+        biases = [p for p, q in placement if q is QType.INT32]
+        proto = prepared.emitter.emit(placement.without(biases), table)
+        nodes = {n.name: n for n in proto.graph.node}
+        for port in biases:  # corrected; other readers keep the original
+            bias = table.bias(port, placement)
+            if bias is not None:
+                name = f"{nodes[port.node].input[port.slot]}/{port.node}/corrected"
+                proto.graph.initializer.append(tensor_proto(name, bias.astype(np.float32), TensorProto.FLOAT))
+                nodes[port.node].input[port.slot] = name
         self._qtype = prepared.rules.activation
         quantized = {prepared.graph.value_of(p) for p, _ in placement}
         # those whose qparams are inputs, in the order of the model
@@ -298,79 +295,44 @@ class RangeProbe:
         return self._session.each(self._with_qparams(*question) for question in questions)
 
     def _with_qparams(self, feed: Feed, qparams: Mapping[str, QParams]) -> Feed:
-        if not self.domains:
-            return feed
-        scales = np.array([qparams[d].scale[0] for d in self.domains], np.float32)
-        zeros = np.array([qparams[d].zero_point[0] for d in self.domains], STORAGE[_given_as(self._qtype)])
-        return {**feed, _SCALES: scales, _ZEROS: zeros}
-
-
-def _correct(proto: onnx.ModelProto, ports: list[Port], placement: Placement, table: QParamsTable) -> None:
-    """Replace the biases that ``placement`` quantizes by corrected ones; other readers keep the original."""
-    nodes = {n.name: n for n in proto.graph.node}
-    for port in ports:
-        bias = table.bias(port, placement)
-        if bias is not None:
-            name = f"{nodes[port.node].input[port.slot]}/{port.node}/corrected"
-            proto.graph.initializer.append(tensor_proto(name, bias.astype(np.float32), TensorProto.FLOAT))
-            nodes[port.node].input[port.slot] = name
+        scales = {_SCALE + d: np.array(qparams[d].scale[0], np.float32) for d in self.domains}
+        if self._qtype.floating:
+            return {**feed, **scales}
+        zeros = {_ZERO + d: np.array(qparams[d].zero_point[0], STORAGE[self._qtype]) for d in self.domains}
+        return {**feed, **scales, **zeros}
 
 
 def _qparams_to_inputs(
     proto: onnx.ModelProto, known: Collection[str], domains: Mapping[str, str], qtype: QType
 ) -> tuple[str, ...]:
-    """Make the qparams of all activations of ``qtype`` graph inputs, one element of each for every domain.
+    """Make the qparams of all activations of ``qtype`` graph inputs, one of each for every domain; returns these.
 
-    Of ``known`` values: what a rewrite quantizes besides has the qparams of one of these.
+    Of ``known`` values: what a rewrite quantizes besides has the qparams of one of these. The zero points of a floating
+    type are all 0, and stay.
     """
-    inner = proto.graph
-    types = {t.name: t.data_type for t in inner.initializer}
-    read = {n.input[0]: n.output[0] for n in inner.node if n.op_type == DEQUANTIZE}
-    position: dict[str, int] = {}
-    replaced: dict[str, str] = {}
-    for node in inner.node:
+    graph = proto.graph
+    types = {t.name: t.data_type for t in graph.initializer}
+    read = {n.input[0]: n.output[0] for n in graph.node if n.op_type == DEQUANTIZE}
+    found, given = dict[str, None](), dict[str, str]()  # domains, and inputs by the constants that they replace
+    for node in graph.node:
         if node.op_type != QUANTIZE or types.get(node.input[2]) != ONNX_TYPE[qtype]:
             continue
         # the DQ takes over the name of a graph output: the float value that the Q reads has another name
         value = node.input[0] if node.input[0] in known else read.get(node.output[0], "")
         if value not in known:
             continue  # conversion to the type of a graph input or output: its qparams belong to that boundary
-        index = position.setdefault(domains.get(value, value), len(position))
-        replaced.update({node.input[1]: f"{_SCALES}/{index}", node.input[2]: f"{_ZEROS}/{index}"})
-    if not position:
-        return ()
-    for node in inner.node:
+        domain = domains.get(value, value)
+        found[domain], given[node.input[1]] = None, _SCALE + domain
+        if not qtype.floating:
+            given[node.input[2]] = _ZERO + domain
+    for node in graph.node:
         for slot, name in enumerate(node.input):
-            if name in replaced:
-                node.input[slot] = replaced[name]
-    count = len(position)
-    kept = [t for t in inner.initializer if t.name not in replaced]
-    del inner.initializer[:]
-    inner.initializer.extend(kept)
-    inner.initializer.append(tensor_proto(f"{_SCALES}/ones", np.ones(count, np.int64), TensorProto.INT64))
-    given = _given_as(qtype)
-    pairs = ((_SCALES, int(TensorProto.FLOAT)), (_ZEROS, ONNX_TYPE[given]))
-    nodes = [*(_split(name, count, proto) for name, _ in pairs), *inner.node]
-    if given is not qtype:
-        uncast, zeros = f"{_ZEROS}/uncast", nodes[1]
-        casts = [helper.make_node("Cast", [f"{uncast}/{o}"], [o], to=ONNX_TYPE[qtype]) for o in zeros.output]
-        zeros.output[:] = [f"{uncast}/{o}" for o in zeros.output]
-        nodes[2:2] = casts
-    del inner.node[:]
-    inner.node.extend(nodes)
-    inner.input.extend(helper.make_tensor_value_info(name, dtype, [count]) for name, dtype in pairs)
-    return tuple(position)
-
-
-def _given_as(qtype: QType) -> QType:
-    """The type in which zero points are a graph input: runtimes split those of 8 and of 32 bits."""
-    return qtype if qtype.bits == 8 and not qtype.floating else QType.INT32
-
-
-def _split(name: str, count: int, proto: onnx.ModelProto) -> onnx.NodeProto:
-    """One element for each domain; the sizes became an input with opset 13."""
-    outputs = [f"{name}/{i}" for i in range(count)]
-    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if opset < 13:
-        return helper.make_node("Split", [name], outputs, axis=0, split=[1] * count)
-    return helper.make_node("Split", [name, f"{_SCALES}/ones"], outputs, axis=0)
+            if name in given:
+                node.input[slot] = given[name]
+    kept = [t for t in graph.initializer if t.name not in given]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    for name in dict.fromkeys(given.values()):
+        dtype = TensorProto.FLOAT if name.startswith(_SCALE) else ONNX_TYPE[qtype]
+        graph.input.append(helper.make_tensor_value_info(name, dtype, []))
+    return tuple(found)

@@ -10,19 +10,22 @@ where its outputs are not far within the bound, units stay in float32 that they 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from inlay.data import AUTO_MASK
 from inlay.deadline import NEVER, Deadline
 from inlay.model.graph import Graph, Node
 from inlay.model.passes.half import rounded_halves
-from inlay.model.reference import Session
+from inlay.model.pool import Stored
+from inlay.model.reference import Session, outputs_of
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
+from inlay.quant.accuracy import EXACT_DB, Judge, sqnr_db
 from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qparams import QParamsTable
 from inlay.space.halves import half_form_of
@@ -48,7 +51,7 @@ _TOLD = 4  # units that a sentence names
 class Loss:
     """What a unit loses in half precision."""
 
-    db: float  # signal over noise of its worst result; infinite where it is exact
+    db: float  # signal over noise of its worst result
     largest: float  # magnitude, of what it reads, gives, or adds up before it divides
 
     def reason(self, qtype: QType) -> str:
@@ -104,15 +107,12 @@ def find_wide(
         return {}
     some = [feeds[i] for i in sorted({round(k) for k in np.linspace(0, len(feeds) - 1, min(SAMPLES, len(feeds)))})]
     units = [u for u in prepared.units if base.value in u.forms]
-    inside = {u.name: "it is in a body, of which no sample shows it alone" for u in units if _branch(prepared, u)}
+    in_bodies = [u.name for u in units if prepared.graph.node(u.name).branch]
+    inside = dict.fromkeys(in_bodies, "it is in a body, of which no sample shows it alone")
     losses = measure(prepared, [u for u in units if u.name not in inside], some, base)
     found = {**inside, **{name: reason for name, loss in losses.items() if (reason := loss.reason(base))}}
     whole = _Whole(keep_wide(prepared, found), some)
     return {**found, **whole.refused([n for n in losses if n not in found], bound_db + WITHIN_DB, deadline)}
-
-
-def _branch(prepared: PreparedModel, unit: Unit) -> str:
-    return prepared.graph.node(unit.name).branch
 
 
 def measure(prepared: PreparedModel, units: Sequence[Unit], feeds: Sequence[Feed], qtype: QType) -> dict[str, Loss]:
@@ -131,16 +131,10 @@ def measure(prepared: PreparedModel, units: Sequence[Unit], feeds: Sequence[Feed
         largest = np.maximum(largest, np.where(np.isfinite(rows[:, 2]), rows[:, 2], math.inf))
     found: dict[str, Loss] = {}
     for number, name in enumerate(probe.of.values()):
-        db = _db(float(signal[number]), float(noise[number]))
-        known = found.get(name, Loss(math.inf, 0.0))
+        db = sqnr_db(float(signal[number]), float(noise[number]))
+        known = found.get(name, Loss(EXACT_DB, 0.0))
         found[name] = Loss(min(db, known.db), max(float(largest[number]), known.largest))
     return found
-
-
-def _db(signal: float, noise: float) -> float:
-    if not math.isfinite(noise):
-        return -math.inf
-    return 10.0 * math.log10(max(signal, 1e-300) / noise) if noise > 0.0 else math.inf
 
 
 class _Probe:
@@ -236,10 +230,10 @@ class _Whole:
     """The whole model with some units in half precision, against what it computes in float32."""
 
     def __init__(self, prepared: PreparedModel, feeds: Sequence[Feed]) -> None:
-        self._prepared, self._feeds = prepared, feeds
+        self._prepared, self._feeds = prepared, [dict(feed) for feed in feeds]
         self._table = QParamsTable(prepared.graph, prepared.rules, {})
-        session = Session(prepared.emitter.base, prepared.store, briefly=True)
-        self._exact = [session.run(feed) for feed in feeds]
+        exact = outputs_of(Stored(prepared.emitter.base, prepared.store), self._feeds, briefly=True)
+        self._judge = Judge.of_model(prepared.file.model, self._feeds, exact, AUTO_MASK)
 
     def refused(self, names: Sequence[str], wanted_db: float, deadline: Deadline) -> dict[str, str]:
         """Those of ``names`` that the outputs do not bear, with the reason: runs of them are halved until some are.
@@ -270,23 +264,4 @@ class _Whole:
         base = prepared.rules.base
         placement = prepared.label(dict.fromkeys(names, "" if base is None else base.value))
         proto = rounded_halves(prepared.emitter.emit(placement, self._table))
-        session = Session(proto, prepared.store, briefly=True)
-        found = [session.run(feed) for feed in self._feeds]
-        return min(_of_outputs(prepared.graph, self._exact, found), default=math.inf)
-
-
-def _of_outputs(
-    graph: Graph, exact: Sequence[Mapping[str, np.ndarray]], found: Sequence[Mapping[str, np.ndarray]]
-) -> Iterator[float]:
-    for output in graph.float_outputs:
-        signal = noise = 0.0
-        for want, got in zip(exact, found, strict=True):
-            if want[output].shape != got[output].shape:
-                yield -math.inf
-                break
-            same = want[output] == got[output]  # infinities that are meant
-            difference = np.where(same, 0.0, want[output].astype(np.float64) - got[output])
-            signal += float(np.sum(np.square(want[output][np.isfinite(want[output])], dtype=np.float64)))
-            noise += float(np.sum(np.square(difference)))
-        else:
-            yield _db(signal, noise)
+        return self._judge.judge(outputs_of(Stored(proto, prepared.store), self._feeds, briefly=True)).sqnr_db

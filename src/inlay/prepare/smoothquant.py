@@ -30,7 +30,7 @@ from inlay.model.graph import Graph
 from inlay.model.guard import limited
 from inlay.model.heard import counting
 from inlay.model.metadata import cloned
-from inlay.model.passes.steps import add_constant
+from inlay.model.passes.steps import add_constant, insert_behind
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.pool import Stored, each
 from inlay.model.reference import outputs_of
@@ -241,11 +241,7 @@ def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: ProductInput, s
     factors = add_constant(graph, f"{given.value}_{suffix}", 1.0 / scales)
     mul = ir.node("Mul", [value, factors], name=given.multiplier)
     mul.outputs[0].name, mul.outputs[0].type, mul.outputs[0].shape = f"{given.value}_equalized", value.type, value.shape
-    producer = value.producer()
-    if producer is None:
-        graph.insert_before(graph[0], mul)
-    else:
-        graph.insert_after(producer, mul)
+    insert_behind(value, mul, graph)
     for port in given.readers:
         nodes[port.node].replace_input_with(port.slot, mul.outputs[0])
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import add_constant
+from inlay.model.passes.steps import add_constant, insert_behind
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.site import Grid, Read, Result, Site, dequantizers, grid_of
 from inlay.types import QType
@@ -167,7 +167,6 @@ def _dequantized(site: Site, value: ir.Value, quantizer: ir.Node | None, at_leas
 
 def _pair(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, at_least: bool) -> ir.Value:
     """A new pair for ``value``, behind the node that writes it, or at the graph's beginning."""
-    producer = value.producer()
     signed = dtype is ir.DataType.INT8
     zero = (-128 if signed else 0) if at_least else (0 if signed else 128)
     name = f"{value.name}_mended"
@@ -175,10 +174,7 @@ def _pair(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, at_least: bool) 
     q = _node(graph, QUANTIZE, [value, *grid], name)
     q.outputs[0].type = ir.TensorType(dtype)
     dq = _node(graph, DEQUANTIZE, [q.outputs[0], *grid], name)
-    if producer is not None:
-        graph.insert_after(producer, [q, dq])
-    else:
-        graph.insert_before(graph[0], [q, dq])
+    insert_behind(value, [q, dq], graph)
     return dq.outputs[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import onnx
@@ -123,13 +123,6 @@ class QDQGraph:
         self.graph.initializer.append(tensor_proto(name, array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)))
         return name
 
-    def take_out(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        """Remove ``nodes``, whose results nothing else reads, and their own constants, at :meth:`finish`."""
-        self.uses -= Counter(v for n in nodes for v in n.input)
-        alone = {v for n in nodes for v in n.input if v in self._tensors and not self.uses[v]}
-        self._unused |= alone | {n.name for n in nodes}
-        self.drop_shapes({v for n in nodes for v in n.output})
-
     def release(self, dq: onnx.NodeProto) -> None:
         """Count one reader of what ``dq`` writes less; :meth:`finish` removes it where none is left."""
         self.uses[dq.output[0]] -= 1
@@ -148,7 +141,7 @@ class QDQGraph:
             self.graph.value_info.extend(infos)
 
     def finish(self, unused: Collection[str] = ()) -> None:
-        """Place the inserted nodes, and remove the nodes named in ``unused`` and what was taken out."""
+        """Place the inserted nodes, and remove the nodes named in ``unused`` and what was dropped."""
         gone = {*unused, *self._unused}
         if self._before or gone:
             nodes = [m for n in self.graph.node for m in (*self._before.pop(n.name, ()), n) if m.name not in gone]

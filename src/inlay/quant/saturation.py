@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import constant_of
+from inlay.model.passes.steps import constant_of, insert_behind
 from inlay.quant.observers import Range
 from inlay.quant.plain.graph import PlainGraph
 from inlay.quant.qparams import covered
@@ -71,11 +71,8 @@ class Saturations:
         key = (str(source.name), bounds, ends)
         if key not in self._made:
             producer = source.producer()
-            clip, graph = self._clip(source, bounds), self._plain.graph
-            if producer is None:
-                graph.insert_before(graph[0], clip)
-            else:
-                graph.insert_after(producer, clip)
+            clip = self._clip(source, bounds)
+            insert_behind(source, clip, self._plain.graph)
             negative = producer is not None and producer.op_type in _MAY_BE_NEGATIVE
             rectifies = ends[0] and bounds.low == 0.0 and negative
             weighs = all(_weighs(use.node) for use in read.uses()) and not read.is_graph_output()
@@ -184,24 +181,22 @@ def settle(graph: ir.Graph, saturations: Sequence[Saturation], forms: Mapping[st
         assert source is not None
         if s.node in forms:
             if forms[s.node] == "Relu":
-                _replace(graph, clip, ir.Node("", "Relu", [source], name=s.node).outputs[0])
+                relu = ir.Node("", "Relu", [source], name=s.node)
+                graph.insert_before(clip, relu)
+                _replace(graph, clip, relu.outputs[0])
         elif not output.is_graph_output():
             gone[str(output.name)] = str(source.name)
             output.replace_all_uses_with(source)
             graph.remove(clip, safe=True)
         elif not source.is_graph_output() and source.producer() is not None:
             gone[str(source.name)] = str(output.name)
-            source.name, source.type, source.shape = output.name, output.type, output.shape
-            output.replace_all_uses_with(source, replace_graph_outputs=True)
-            graph.remove(clip, safe=True)
+            _replace(graph, clip, source)
     return gone
 
 
 def _replace(graph: ir.Graph, clip: ir.Node, result: ir.Value) -> None:
-    """Put ``result`` and its producer in the place of ``clip`` and what it writes."""
-    old, node = clip.outputs[0], result.producer()
-    assert node is not None
-    graph.insert_before(clip, node)
+    """Put ``result`` in the place, and under the name, of what ``clip`` writes."""
+    old = clip.outputs[0]
     old.replace_all_uses_with(result, replace_graph_outputs=True)
     graph.remove(clip, safe=True)
     result.name, result.type, result.shape = old.name, old.type, old.shape

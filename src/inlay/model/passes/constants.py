@@ -116,75 +116,75 @@ def fix_shapes(model: ir.Model) -> tuple[ir.Model, int]:
     asked = [n for n in model.graph if is_standard(n, "Shape") and not n.attributes and n.inputs[0] is not None]
     if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in asked):
         infer_shapes(model)
-    fixed = 0
-    for node in asked:
-        shape = node.inputs[0].shape if node.inputs[0] is not None else None
-        sizes = [] if shape is None else [d for d in shape if isinstance(d, int)]
-        if shape is None or len(sizes) < len(shape) or node.outputs[0].is_graph_output():
-            continue
-        array = np.array(sizes, np.int64)
-        node.outputs[0].replace_all_uses_with(add_constant(model.graph, f"{node.outputs[0].name}_fixed", array))
-        fixed += 1
-    if fixed:
-        RemoveUnusedNodesPass()(model)
-    return model, fixed
+    return model, _fix(model, asked, _sizes)
 
 
 def fix_parts(model: ir.Model) -> int:
     """Turn what is taken from shapes into constants, where the sizes that are taken are fixed."""
+    return _fix(model, list(model.graph), _taken)
+
+
+def _fix(model: ir.Model, nodes: Sequence[ir.Node], sizes_of: Callable[[ir.Node], np.ndarray | None]) -> int:
+    """Turn what ``nodes`` compute into constants where it is sizes that are all known; how many there were."""
     fixed = 0
-    for node in list(model.graph):
-        source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-        if is_standard(node, "Shape"):
-            sizes = _taken_by_shape(node)
-        elif is_standard(node, "Size"):
-            sizes = _count(node.inputs[0])
-        elif source is not None and is_standard(source, "Shape") and not source.attributes:
-            shape = None if source.inputs[0] is None else source.inputs[0].shape
-            sizes = None if shape is None else _taken_from(node, list(shape))
-        else:
+    for node in nodes:
+        sizes, output = sizes_of(node), node.outputs[0]
+        if sizes is None or output.is_graph_output() or not all(isinstance(d, int) for d in sizes.flat):
             continue
-        if sizes is None or node.outputs[0].is_graph_output() or not all(isinstance(d, int) for d in sizes.flat):
-            continue
-        array = sizes.astype(np.int64)
-        node.outputs[0].replace_all_uses_with(add_constant(model.graph, f"{node.outputs[0].name}_fixed", array))
+        output.replace_all_uses_with(add_constant(model.graph, f"{output.name}_fixed", sizes.astype(np.int64)))
         fixed += 1
     if fixed:
         RemoveUnusedNodesPass()(model)
     return fixed
 
 
+def _sizes(shape_of: ir.Node) -> np.ndarray | None:
+    """The sizes, known ones or not, of what a Shape reads; None where not even their number is known."""
+    shape = None if shape_of.inputs[0] is None else shape_of.inputs[0].shape
+    return None if shape is None else np.array([*shape], object)
+
+
+def _taken(node: ir.Node) -> np.ndarray | None:
+    """What a node takes from a shape: a Shape with ends, a Size, or a Gather or Slice behind a whole Shape."""
+    if is_standard(node, "Shape"):
+        return _taken_by_shape(node)
+    if is_standard(node, "Size"):
+        return _count(node.inputs[0])
+    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if source is None or not is_standard(source, "Shape") or source.attributes:
+        return None
+    sizes = _sizes(source)
+    return None if sizes is None else _taken_from(node, sizes)
+
+
 def _count(value: ir.Value | None) -> np.ndarray | None:
     """The number of elements of a value whose sizes are all known, such as the shape of one of known rank."""
-    sizes = [None] if value is None or value.shape is None else list(value.shape)
-    return (
-        np.array(math.prod(d for d in sizes if isinstance(d, int)), object)
-        if all(isinstance(d, int) for d in sizes)
-        else None
-    )
+    sizes = [None] if value is None or value.shape is None else [*value.shape]
+    known = [d for d in sizes if isinstance(d, int)]
+    return np.array(math.prod(known), object) if len(known) == len(sizes) else None
 
 
 def _taken_by_shape(node: ir.Node) -> np.ndarray | None:
     """Of a Shape that takes some of the sizes itself."""
-    shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    if shape is None or not node.attributes:
+    sizes = _sizes(node)
+    if sizes is None or not node.attributes:
         return None
-    bounds = [node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end")]
-    return np.array(list(shape)[slice(*bounds)], object)
+    begin, end = (node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end"))
+    return sizes[begin:end]
 
 
-def _taken_from(node: ir.Node, dims: list[int | ir.SymbolicDim]) -> np.ndarray | None:
-    """What a Gather or a Slice takes of ``dims`` by constant numbers; None where it cannot be said."""
+def _taken_from(node: ir.Node, sizes: np.ndarray) -> np.ndarray | None:
+    """What a Gather or a Slice takes of ``sizes`` by constant numbers; None where it cannot be said."""
     numbers = [constant_of(v) for v in node.inputs[1:]]
     first, last = (*numbers, None, None)[:2]
     if is_standard(node, "Gather") and first is not None:
-        inside = bool(((first >= -len(dims)) & (first < len(dims))).all())
-        return np.array(np.array(dims, object)[first], object) if inside else None
+        inside = bool(((first >= -sizes.size) & (first < sizes.size)).all())
+        return np.array(sizes[first], object) if inside else None
     if is_standard(node, "Slice") and first is not None and last is not None:
         if len(node.inputs) > 4 and node.inputs[4] is not None and numbers[3] is None:
             return None
         step = numbers[3] if len(numbers) > 3 else None
-        return np.array(dims, object)[int(first.flat[0]) : int(last.flat[0]) : 1 if step is None else int(step.flat[0])]
+        return sizes[int(first.flat[0]) : int(last.flat[0]) : 1 if step is None else int(step.flat[0])]
     return None
 
 

@@ -17,7 +17,7 @@ from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.axes import Order, carried, reorder_operands, reordered, take
 from inlay.model.passes.layout_labels import best_orders
 from inlay.model.passes.layout_parts import Costs, Labels, Part, Read, is_carried, is_free, parts_of, reads_of, turned
-from inlay.model.passes.steps import add_constant, constant_of, ints, is_standard
+from inlay.model.passes.steps import add_constant, constant_of, insert_behind, ints, is_standard
 
 _FIRST_OPSET = 13  # from which the table of operators holds
 
@@ -67,15 +67,6 @@ def _reorder(node: ir.Node, graph: ir.Graph, order: Order) -> None:
         value.shape = ir.Shape([value.shape[i] for i in order])
 
 
-def _put_behind(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
-    """Put a node directly behind what computes ``value``."""
-    maker = value.producer()
-    if maker is None:
-        graph.insert_before(graph[0], node)
-    else:
-        graph.insert_after(maker, node)
-
-
 class _Served:
     """A value in each order in which it is read: with one Transpose for each that is not its own."""
 
@@ -95,9 +86,8 @@ class _Served:
             made = ir.Value(name=f"{like.name}turned", type=self.value.type, shape=ir.Shape([sizes[i] for i in perm]))
             maker = like.producer()
             name = maker.name if maker is not None and is_standard(maker, "Transpose") else f"{like.name}_turn"
-            _put_behind(
-                self.value, ir.node("Transpose", [self.value], {"perm": perm}, outputs=[made], name=name), self.graph
-            )
+            turn = ir.node("Transpose", [self.value], {"perm": perm}, outputs=[made], name=name)
+            insert_behind(self.value, turn, self.graph)
             self._given[order] = made
         return self._given[order]
 
@@ -130,7 +120,7 @@ def _become_output(output: ir.Value, value: ir.Value, served: _Served) -> None:
     graph, name = served.graph, output.name
     if value.producer() is None or value.is_graph_output():
         again = ir.Value(name=f"{name}_again", type=value.type, shape=value.shape)
-        _put_behind(value, ir.node("Identity", [value], outputs=[again], name=f"{name}_again"), graph)
+        insert_behind(value, ir.node("Identity", [value], outputs=[again], name=f"{name}_again"), graph)
         value = again
     graph.outputs[list(graph.outputs).index(output)] = value
     output.name, value.name = f"{name}_inside", name

@@ -74,6 +74,15 @@ def add_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     return value
 
 
+def insert_behind(value: ir.Value, nodes: ir.Node | Sequence[ir.Node], graph: ir.Graph) -> None:
+    """Put ``nodes`` directly behind what computes ``value``; at the graph's beginning where nothing does."""
+    maker = value.producer()
+    if maker is None:
+        graph.insert_before(graph[0], nodes)
+    else:
+        graph.insert_after(maker, nodes)
+
+
 def replace_each(
     model: ir.Model,
     op_types: str | Collection[str],
