@@ -4,7 +4,7 @@ Nothing is decided by an operator's name. Every unit is computed beside itself: 
 rounded to halves, from the exact values of the float model. One that overflows, or loses far more than rounding does,
 stays in float32: exponentials, sums of squares and logits do where their numbers are large, and do not where they are
 small. A mean is the quotient of a sum, which overflows sooner. At the end the whole model is run in half precision:
-where its outputs are not far within the bound, units stay in float32 that they do not bear.
+where its outputs are not well within the bound, the units that cost them too much stay in float32.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Loss:
     """What a unit loses in half precision."""
 
     db: float  # signal over noise of its worst result
-    largest: float  # magnitude, of what it reads, gives, or adds up before it divides
+    largest: float  # magnitude of what it reads, gives, or adds up before it divides
 
     def reason(self, qtype: QType) -> str:
         """Why it stays in float32, for people; empty where it need not."""
@@ -89,7 +89,11 @@ def told(prepared: PreparedModel) -> str:
 
 
 def find_wide(
-    prepared: PreparedModel, feeds: Sequence[Feed], bound_db: float, deadline: Deadline = NEVER
+    prepared: PreparedModel,
+    feeds: Sequence[Feed],
+    bound_db: float,
+    deadline: Deadline = NEVER,
+    mask: str = AUTO_MASK,
 ) -> dict[str, str]:
     """The units that stay in float32 beside half precision, by name, each with the reason.
 
@@ -98,6 +102,7 @@ def find_wide(
         feeds: samples.
         bound_db: SQNR that the outputs of a delivered model must keep.
         deadline: what is not decided by then stays in float32.
+        mask: input that says which elements are padding, as of :class:`~inlay.data.Samples`.
 
     Raises:
         CompileFailed, RunFailed, Crashed, TimedOut: the model does not run.
@@ -107,12 +112,12 @@ def find_wide(
         return {}
     some = [feeds[i] for i in sorted({round(k) for k in np.linspace(0, len(feeds) - 1, min(SAMPLES, len(feeds)))})]
     units = [u for u in prepared.units if base.value in u.forms]
-    in_bodies = [u.name for u in units if prepared.graph.node(u.name).branch]
-    inside = dict.fromkeys(in_bodies, "it is in a body, of which no sample shows it alone")
+    bodies = [u.name for u in units if prepared.graph.node(u.name).branch]
+    inside = dict.fromkeys(bodies, "it is in a body, where no sample shows it by itself")
     losses = measure(prepared, [u for u in units if u.name not in inside], some, base)
     found = {**inside, **{name: reason for name, loss in losses.items() if (reason := loss.reason(base))}}
-    whole = _Whole(keep_wide(prepared, found), some)
-    return {**found, **whole.refused([n for n in losses if n not in found], bound_db + WITHIN_DB, deadline)}
+    whole = _Whole(keep_wide(prepared, found), some, mask)
+    return {**found, **whole.refused([n for n in losses if n not in found], base, bound_db + WITHIN_DB, deadline)}
 
 
 def measure(prepared: PreparedModel, units: Sequence[Unit], feeds: Sequence[Feed], qtype: QType) -> dict[str, Loss]:
@@ -229,25 +234,24 @@ def added_up(graph: Graph, node: Node) -> float:
 class _Whole:
     """The whole model with some units in half precision, against what it computes in float32."""
 
-    def __init__(self, prepared: PreparedModel, feeds: Sequence[Feed]) -> None:
-        self._prepared, self._feeds = prepared, [dict(feed) for feed in feeds]
+    def __init__(self, prepared: PreparedModel, feeds: Sequence[Feed], mask: str) -> None:
+        self._prepared, self._feeds = prepared, feeds
         self._table = QParamsTable(prepared.graph, prepared.rules, {})
-        exact = outputs_of(Stored(prepared.emitter.base, prepared.store), self._feeds, briefly=True)
-        self._judge = Judge.of_model(prepared.file.model, self._feeds, exact, AUTO_MASK)
+        self._judge = Judge.of_model(
+            prepared.file.model, [dict(feed) for feed in feeds], self._outputs(prepared.emitter.base), mask
+        )
 
-    def refused(self, names: Sequence[str], wanted_db: float, deadline: Deadline) -> dict[str, str]:
-        """Those of ``names`` that the outputs do not bear, with the reason: runs of them are halved until some are.
+    def refused(self, names: Sequence[str], base: QType, wanted_db: float, deadline: Deadline) -> dict[str, str]:
+        """Those of ``names`` that the outputs do not bear in ``base``, with the reason: runs of them are halved.
 
         After :data:`MOST_PROBES`, or past ``deadline``, what is still undecided is refused as well.
         """
         waiting, taken, found = [list(names)] if names else [], list[str](), dict[str, str]()
-        base = self._prepared.rules.base
-        assert base is not None, "there is something to decide"
         for _ in range(MOST_PROBES):
             if not waiting or (taken and not deadline.left):
                 break
             run = waiting.pop(0)
-            db = self.db([*taken, *run])
+            db = self.db([*taken, *run], base)
             if db >= wanted_db:
                 taken += run
             elif len(run) == 1:
@@ -258,10 +262,11 @@ class _Whole:
         left = f"whether the outputs keep {wanted_db:.0f} dB with it in {base.value} was not found out in time"
         return {**found, **{name: left for run in waiting for name in run}}
 
-    def db(self, names: Sequence[str]) -> float:
-        """SQNR of the worst output, with these units in half precision."""
-        prepared = self._prepared
-        base = prepared.rules.base
-        placement = prepared.label(dict.fromkeys(names, "" if base is None else base.value))
-        proto = rounded_halves(prepared.emitter.emit(placement, self._table))
-        return self._judge.judge(outputs_of(Stored(proto, prepared.store), self._feeds, briefly=True)).sqnr_db
+    def db(self, names: Sequence[str], base: QType) -> float:
+        """SQNR of the worst output, with these units in ``base``."""
+        placement = self._prepared.label(dict.fromkeys(names, base.value))
+        proto = rounded_halves(self._prepared.emitter.emit(placement, self._table))
+        return self._judge.judge(self._outputs(proto)).sqnr_db
+
+    def _outputs(self, proto: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
+        return outputs_of(Stored(proto, self._prepared.store), self._feeds, briefly=True)

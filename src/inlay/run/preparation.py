@@ -182,8 +182,12 @@ def in_half(session: Session, prepared: PreparedModel) -> PreparedModel:
     deadline = session.plan.preparing(SMOOTHING)
     session.stage(f"find what loses too much in {base.value}", lambda: deadline)
     least_db = DEFAULT_MIN_SQNR_DB if config.searched.min_sqnr_db is None else config.searched.min_sqnr_db
-    feeds = session.inputs.parts.calibration.feeds
-    return keep_wide(prepared, session.journal.once(KEPT_WIDE, lambda: find_wide(prepared, feeds, least_db, deadline)))
+    samples = session.inputs.parts.calibration
+
+    def find() -> dict[str, str]:
+        return find_wide(prepared, samples.feeds, least_db, deadline, samples.mask)
+
+    return keep_wide(prepared, session.journal.once(KEPT_WIDE, find))
 
 
 def _candidates(

@@ -163,6 +163,27 @@ def test_the_estimate_is_the_longer_of_bytes_and_products() -> None:
     assert products(moving) == 0
 
 
+@pytest.mark.parametrize(
+    ("capability", "multiprocessors", "ops", "ghz", "of_16"),
+    [
+        ("SM75", 68, 512, 1.545, {32: None, 8: 4, 4: 8}),  # without TF32
+        ("SM80", 108, 2048, 1.41, {32: 0.5, 8: 2, 4: 4}),
+        ("SM86", 68, 512, 1.71, {32: 0.5, 8: 4, 4: 8}),
+        ("SM89", 128, 512, 2.52, {32: 0.5, 8: 4, 4: 8}),
+        ("SM120", 170, 512, 2.407, {32: 0.5, 8: 4, 4: 8}),
+    ],
+)
+def test_rates_follow_from_multiprocessors_and_clocks(
+    capability: str, multiprocessors: int, ops: int, ghz: float, of_16: dict[int, float | None]
+) -> None:
+    """The published numbers of multiprocessors and boost clocks; operations of 16 bits in a clock, summed in 32."""
+    rates = GPUS[capability].tera_ops
+    assert rates[16] == pytest.approx(multiprocessors * ops * ghz / 1e3, rel=0.01)
+    for bits, factor in of_16.items():
+        if factor is not None:
+            assert rates[bits] == pytest.approx(factor * rates[16], rel=0.01)
+
+
 def test_layers_in_a_log_run_as_often_as_their_loop() -> None:
     tensor = (
         "{{ Name: {}, Dimensions: [{}], Strides: [1], StrideOrder: [0], Datatype: {}, Format: (Linear) Row major }}"

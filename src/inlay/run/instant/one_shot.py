@@ -153,7 +153,7 @@ class OneShot:
         task = task_of(scored, reference)
         bound = asked_for if task is None else task.usual(asked_for)
         assert bound.min_sqnr_db is not None, "each of them has one"
-        prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, bound.min_sqnr_db))
+        prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, bound.min_sqnr_db, mask=samples.mask))
         return cls(
             bound=bound,
             task=None if task is None else task.bound(binds=bool(bound.in_task)),

@@ -1,7 +1,7 @@
 """What kernels of a GPU take by its data sheet: the longer of moving their bytes and of their products, and a launch.
 
-An estimate, no measurement: caches, the shapes that suit a kernel and what the driver fuses as it loads an engine are
-left out. Candidates are compared by it where no GPU is at hand; how fast a model is only a GPU can tell.
+An estimate, not a measurement: caches, the shapes that suit a kernel, and what the driver fuses as it loads an engine
+are left out. Candidates are compared by it where no GPU is at hand; only a GPU can tell how fast a model is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import prod
 
 from inlay.targets.tensorrt.reports import PRODUCTS, Layer, Tensor
 
-_LAUNCH_US = 2.0  # from one kernel of a graph of CUDA to the next, where they are short
+_LAUNCH_US = 2.0  # from one short kernel of a CUDA graph to the next: an assumption, for which no source was found
 _WIDTHS = {"int4": 4, "float4": 4, "int8": 8, "float8": 8, "bool": 8, "float16": 16, "bfloat16": 16, "int64": 64}
 _FULL = 32  # bits of all other types
 
@@ -24,7 +24,7 @@ class Gpu:
         like: its name.
         bandwidth: of its memory, GB/s.
         tera_ops: products and sums of dense matrices, 10^12 in a second (a multiply-accumulate is two), by the bits of
-            the narrower operand.
+            the wider operand.
     """
 
     like: str
@@ -36,30 +36,37 @@ class Gpu:
         return f"{self.bandwidth:g} GB/s; 10^12 operations a second: {rates}; {_LAUNCH_US:g} us a kernel"
 
 
-# From NVIDIA's architecture papers: dense, 16 bits summed in 32; 32 bits are TF32 where there is that, which builders
-# allow by default. SM121 by the ratios of SM120 from the figure for 4 bits.
+# Dense matrices; 16 bits summed in 32; 32 bits are TF32 where there is that, which builders allow by default; 8 bits
+# are INT8, of which GeForce has half for FP8 that is summed in 32 bits. Where each line is from:
+# - SM75, SM86: memory, and 68 multiprocessors with 1.545 and 1.71 GHz, as published at the launch; rates from these,
+#   with 512 operations of 16 bits for each clock and multiprocessor, as SM89 has them;
+# - SM80: NVIDIA's A100 data sheet;
+# - SM89: published tables after NVIDIA's Ada paper, which give 82.6, 165.2, 660.6 and, for INT4, 1321;
+# - SM120: half of NVIDIA's 3352 "AI TOPS", which are FP4 with sparsity; below that the ratios of SM89. There is no fast
+#   INT4, so that 4 bits are FP4;
+# - SM121: NVIDIA's bandwidth, and half of its 1000 of FP4 with sparsity; below that the ratios of SM120.
 GPUS = {
     "SM75": Gpu("GeForce RTX 2080 Ti", 616, {32: 13.4, 16: 53.8, 8: 215, 4: 430}),
-    "SM80": Gpu("A100 40 GB", 1555, {32: 156, 16: 312, 8: 624, 4: 624}),
-    "SM86": Gpu("GeForce RTX 3080", 760, {32: 29.8, 16: 59.5, 8: 238, 4: 238}),
-    "SM89": Gpu("GeForce RTX 4090", 1008, {32: 82.6, 16: 165, 8: 661, 4: 661}),
+    "SM80": Gpu("A100 40 GB", 1555, {32: 156, 16: 312, 8: 624, 4: 1248}),
+    "SM86": Gpu("GeForce RTX 3080", 760, {32: 29.8, 16: 59.5, 8: 238, 4: 476}),
+    "SM89": Gpu("GeForce RTX 4090", 1008, {32: 82.6, 16: 165, 8: 661, 4: 1321}),
     "SM120": Gpu("GeForce RTX 5090", 1792, {32: 105, 16: 210, 8: 838, 4: 1676}),
-    "SM121": Gpu("GB10", 273, {32: 31, 16: 62, 8: 250, 4: 500}),
+    "SM121": Gpu("GB10", 273, {32: 31.3, 16: 62.5, 8: 250, 4: 500}),
 }
 
 
 def milliseconds(layer: Layer, gpu: Gpu) -> float:
-    """The estimate for one layer of an engine, as often as it runs in an inference."""
-    moved = sum(prod(t.shape) * _width(t) for t in (*layer.inputs, *layer.constants, *layer.outputs))
-    seconds = moved / 8 / (gpu.bandwidth * 1e9)
-    if products(layer):
-        rate = gpu.tera_ops[max(min(_width(t), _FULL) for t in _operands(layer))]
-        seconds = max(seconds, 2 * products(layer) / (rate * 1e12))
+    """The estimate for all runs of one layer of an engine in an inference."""
+    bits = sum(prod(t.shape) * _width(t) for t in (*layer.inputs, *layer.constants, *layer.outputs))
+    seconds = bits / 8 / (gpu.bandwidth * 1e9)
+    if count := products(layer):
+        widest = max(_width(t) for t in _operands(layer))
+        seconds = max(seconds, 2 * count / (gpu.tera_ops[min(widest, _FULL)] * 1e12))
     return layer.runs * (1e3 * seconds + 1e-3 * _LAUNCH_US)
 
 
 def products(layer: Layer) -> int:
-    """Multiply-accumulates of one run: 0 of what multiplies no matrices."""
+    """Multiply-accumulates of one run; 0 where no matrices are multiplied."""
     operands = _operands(layer)
     if not operands or not layer.outputs:
         return 0
