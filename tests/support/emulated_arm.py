@@ -51,7 +51,9 @@ class Emulated:
         """What starts Python there, on a processor of qemu."""
         root, qemu = self.folder / "root", self.folder / "qemu" / "usr" / "bin" / "qemu-aarch64-static"
         site = f"PYTHONPATH={self.folder / 'site'}"
-        return [str(qemu), "-cpu", cpu, "-L", str(root), "-E", site, str(root / "usr" / "bin" / "python3.11")]
+        alone = "OPENBLAS_NUM_THREADS=1"  # as many threads as the machine has cores would take their time to start
+        start = [str(qemu), "-cpu", cpu, "-L", str(root), "-E", site, "-E", alone]
+        return [*start, str(root / "usr" / "bin" / "python3.11")]
 
     def ask(self, jobs: Mapping[str, Job], folder: Path, cpu: str = "cortex-a76") -> dict[str, Answer]:
         """What the runtime there makes of each model: one process for all of them, which takes a second to start."""

@@ -36,10 +36,11 @@ class Board:
 
     Args:
         folder: for its keys, its log, and the files of runs.
-        packages: what Python there imports besides its own library; None for all that Python here has.
+        packages: what Python there imports besides its own library; None for all that it has.
+        python: the line that starts it, in place of the Python here.
     """
 
-    def __init__(self, folder: Path, packages: Path | None = None) -> None:
+    def __init__(self, folder: Path, packages: Path | None = None, python: str = "") -> None:
         assert SSHD is not None
         self.folder, self.files = folder, folder / "board"
         self.files.mkdir(parents=True)
@@ -68,8 +69,8 @@ class Board:
             f"Host *\n  IdentityFile {folder / 'user'}\n  IdentitiesOnly yes\n  StrictHostKeyChecking yes\n"
             f"  UserKnownHostsFile {self.known}\n  GlobalKnownHostsFile /dev/null\n"
         )
-        python = [sys.executable] if packages is None else [os.path.realpath(sys.executable), "-S"]
-        self.python = " ".join(python)
+        here = [sys.executable] if packages is None else [os.path.realpath(sys.executable), "-S"]
+        self.python = python or " ".join(here)
         self._daemon: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -126,9 +127,9 @@ class Board:
 
 
 @contextlib.contextmanager
-def board(folder: Path, packages: Path | None = None) -> Iterator[Board]:
+def board(folder: Path, packages: Path | None = None, python: str = "") -> Iterator[Board]:
     """A board that is there within this."""
-    made = Board(folder, packages)
+    made = Board(folder, packages, python)
     try:
         yield made
     finally:

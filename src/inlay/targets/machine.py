@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import threading
@@ -25,16 +26,33 @@ USUAL_LEVEL2 = 1 << 20
 that fit it fit larger ones."""
 _USUAL_LAST, _MOST_LAST = 32 << 20, 256 << 20
 """The same of the last cache: of which nothing is known, and the most that other work is taken to fill."""
+_VECTOR = {"asimddp": (16, 20), "sve": (16, 22), "i8mm": (26, 13)}
+"""Entry and bit of flags of ARM64: AT_HWCAP and AT_HWCAP2 of Linux's ``arch/arm64/include/uapi/asm/hwcap.h``."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 @lru_cache(maxsize=1)
 def cpu_flags() -> frozenset[str]:
-    """ISA flags of this machine's first processor, as the kernel lists them; empty where it lists none."""
-    for name, text in _entries():
-        if name in ("flags", "Features"):
-            return frozenset(text.split())
-    return frozenset()
+    """ISA flags of this machine's first processor, as the kernel lists them; empty where it lists none.
+
+    What runs under a translator of instructions, such as a container for another architecture, sees the list of the
+    processor that translates: on ARM64 the translated one is then asked itself.
+    """
+    machine = platform.machine()
+    listed = "flags" if is_x86(machine) else "Features"
+    found = next((text for name, text in _entries() if name == listed), None)
+    if found is None and machine == "aarch64":
+        return _told_by_vector()
+    return frozenset((found or "").split())
+
+
+def _told_by_vector() -> frozenset[str]:
+    """Of the flags in :data:`_VECTOR`, those in the auxiliary vector that the kernel hands to each process."""
+    ask = getattr(ctypes.CDLL(None), "getauxval", None)
+    if ask is None:
+        return frozenset()
+    ask.restype, ask.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
+    return frozenset(flag for flag, (entry, bit) in _VECTOR.items() if ask(entry) >> bit & 1)
 
 
 def is_x86(machine: str) -> bool:

@@ -18,12 +18,9 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed
+from inlay.model.external import holds_halves
 from inlay.model.native import runtime_message
-from inlay.model.passes.half import rounded_file
-from inlay.space.recipe import WEIGHTED
-from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, StatesCapabilities
-from inlay.targets.onnxruntime.rules import OPS
 from inlay.types import QType
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
@@ -33,6 +30,19 @@ _BOUNDARY = 1_500.0
 _CAST = 500.0
 _PROFILE_STREAM = 1  # of the noise of profiles
 _BUILD_S = 0.05  # seconds that building a model would take
+_WEIGHTS: dict[str, int | None] = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "MatMul", "Gemm"), 1),
+    **dict.fromkeys(("Add", "Mul", "Where", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid"), None),
+    **dict.fromkeys(("LeakyRelu", "HardSigmoid", "Softmax"), None),
+}
+"""Operators that compute, with the slot of their weight, and those that only move elements: what ONNX Runtime's rules
+say of them. A worker loads neither these nor the graph library behind them, which boards do not have."""
+_MOVING = frozenset(
+    (
+        *("MaxPool", "ReduceMax", "ReduceMin", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"),
+        *("Tile", "Slice", "Gather", "Split", "DepthToSpace", "Resize"),
+    )
+)
 
 
 class NullTarget(StatesCapabilities):
@@ -75,6 +85,10 @@ class NullTarget(StatesCapabilities):
 
     def capabilities(self) -> Capabilities:
         """The operators of ONNX Runtime on x86, so that placements look alike; every form costs what its nodes cost."""
+        from inlay.space.recipe import WEIGHTED
+        from inlay.space.rules import Rules
+        from inlay.targets.onnxruntime.rules import OPS
+
         fast = {QType.UINT16: frozenset(WEIGHTED)} if self.wide else {}
         halves = frozenset({QType.FP16, QType.BF16}) if self.half else frozenset[QType]()
         return Capabilities(Rules(activation=QType.UINT8, ops=OPS, fast=fast, halves=halves))
@@ -98,6 +112,7 @@ class NullExecutable:
             raise CompileFailed(f"{model.path.name} is not valid: {runtime_message(error)}") from error
         self._kernels = [replace(k, ns=k.ns * target.scale) for k in price(proto, target.effect)]
         self._ns = sum(k.ns for k in self._kernels)
+        self._has_halves = holds_halves(proto.graph)
         self._own = [target.seed, *hashlib.sha256(model.digest.encode()).digest()]
         self._rng = np.random.default_rng(self._own)
         self._session: ort.InferenceSession | None = None
@@ -113,7 +128,7 @@ class NullExecutable:
             raise RunFailed("the model was closed")
         self._target.advance_clock(self._ns * 1e-9)
         try:
-            self._session = self._session or _session(self._path)
+            self._session = self._session or _session(self._path, self._has_halves)
             outputs = self._session.run(None, dict(feed))
         except Exception as error:  # the binding raises bare exceptions of several types
             raise RunFailed(runtime_message(error)) from error
@@ -147,12 +162,16 @@ class NullExecutable:
         return np.where(rng.random(repeats) < self._target.burst, factor * 1.5, factor)
 
 
-def _session(path: Path) -> ort.InferenceSession:
+def _session(path: Path, has_halves: bool) -> ort.InferenceSession:
+    if has_halves:
+        from inlay.model.passes.half import rounded_file
+
+        path = rounded_file(path)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1  # the models are small, and threads of many sessions cost more than they do
-    return ort.InferenceSession(str(rounded_file(path)), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
@@ -187,13 +206,13 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
         return ((0.3 + hashlib.sha256(node.name.encode()).digest()[0] / 255.0) - 1.0) * (0.5 if wide else 1.0)
 
     def float_weight(node: onnx.NodeProto) -> bool:
-        slot = OPS[node.op_type].weight
+        slot = _WEIGHTS.get(node.op_type)
         return slot is not None and len(node.input) > slot and node.input[slot] not in producer
 
     low = {
         n.name
         for n in graph.node
-        if n.op_type in OPS
+        if (n.op_type in _WEIGHTS or n.op_type in _MOVING)
         and reads_dq(n)
         and not float_weight(n)
         and after(n)
@@ -209,10 +228,9 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
         if node.op_type == _DQ:
             free = node.input[0] not in producer or all(r.name in low for r in after(node))
             return 0.0 if free else _BOUNDARY * effect
-        rule = OPS.get(node.op_type)
         if node.op_type == "Cast" and halves & {*node.input, *node.output}:
             return _CAST * effect
-        ns = _COST if rule is not None and not rule.moves_data else _MOVE
+        ns = _COST if node.op_type in _WEIGHTS else _MOVE
         if node.name in low:
             return ns * (1.0 + effect * change(node))
         draw = hashlib.sha256(node.name.encode()).digest()[1] / 255.0

@@ -1,4 +1,4 @@
-"""Boards behind a real ``sshd``: one with numpy and a runtime alone, and one with all that is here."""
+"""Boards behind a real ``sshd``: one with numpy and a runtime alone, and an emulated ARM64 one, which has no more."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.ssh_server import MISSING, SSHD, Board, bare_packages, board
-
-
-def _served(factory: pytest.TempPathFactory, bare: bool) -> Iterator[Board]:
-    if SSHD is None:
-        pytest.skip(MISSING)
-    folder = factory.mktemp("board")
-    with board(folder / "server", bare_packages(folder / "site") if bare else None) as found:
-        yield found
+from tests.support import emulated_arm, ssh_server
+from tests.support.ssh_server import SSHD, Board, bare_packages, board
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     """A board whose Python has nothing but numpy and ONNX Runtime."""
-    yield from _served(tmp_path_factory, bare=True)
+    if SSHD is None:
+        pytest.skip(ssh_server.MISSING)
+    folder = tmp_path_factory.mktemp("board")
+    with board(folder / "server", bare_packages(folder / "site")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
-    """A board whose Python is this one: a simulated target needs more than a runtime."""
-    yield from _served(tmp_path_factory, bare=False)
+def arm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    """A board whose Python runs under an emulator of ARM64: a Cortex-A76, with dot products."""
+    machine = emulated_arm.emulated()
+    if SSHD is None or machine is None:
+        pytest.skip(ssh_server.MISSING if SSHD is None else emulated_arm.MISSING)
+    with board(tmp_path_factory.mktemp("arm") / "server", python=machine.python) as found:
+        yield found

@@ -144,7 +144,7 @@ def test_what_is_on_a_board_is_listed(bare: Board, capsys: pytest.CaptureFixture
     assert rows["ort-cpu"].facts["onnxruntime"]
     assert not rows["ort-cpu"].problem
     assert "program" in rows["command"].problem
-    assert "null" not in rows, "it needs the graph library"
+    assert "ethos-u85-256" not in rows, "it needs the graph library"
     if "openvino-cpu" in rows:
         assert "openvino" in rows["openvino-cpu"].problem
 
@@ -194,7 +194,18 @@ def test_no_python_and_no_packages(bare: Board, tmp_path: Path) -> None:
     assert "-m pip install onnxruntime" in told
     (half / "onnxruntime").mkdir()
     (half / "onnxruntime" / "__init__.py").write_text('raise ImportError("x.so: wrong ELF class: ELFCLASS32")\n')
-    assert "wrong ELF class" in _refused(bare, tmp_path, python=without)
+    anew = f"{without} -m pip install --force-reinstall"
+    assert _refused(bare, tmp_path, python=without).endswith(
+        f"wrong ELF class: ELFCLASS32: there, run: {anew} onnxruntime"
+    )
+    (half / "onnxruntime" / "__init__.py").write_text("from onnxruntime.capi import onnxruntime_pybind11_state\n")
+    assert _refused(bare, tmp_path, python=without).endswith(f"{anew} onnxruntime"), "it is of another architecture"
+    broken = tmp_path / "broken" / "numpy"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text('raise ImportError("\\n\\nIMPORTANT: PLEASE READ THIS\\n\\nfor advice")\n')
+    other = f"env PYTHONPATH={broken.parent} {plain}"
+    told = _refused(bare, tmp_path, python=other)
+    assert f"there, run: {other} -m pip install --force-reinstall numpy: IMPORTANT" in told
 
 
 def test_a_login_that_talks_does_no_harm(bare: Board, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Whole runs on a board: the same bytes as without one, and no record lost though the connection is cut at random."""
+"""Whole runs on a board: the same bytes as without one, and no record lost though the connection is cut at random.
+
+Twenty cuts are on a board of the Python here, six further ones on the emulated ARM64 board, where all takes longer.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import inlay
+from inlay.data import save_feed
+from inlay.errors import NoDevice
+from inlay.measure.lab import measuring
 from inlay.measure.ssh.held import SshDevice
+from inlay.targets.base import Artifact, Feed, TargetSpec
 from inlay.testing import random_feed, small_model
+from inlay.testing.models import run_reference
+from tests.support import emulated_arm
 from tests.support.fixtures import SaveModel
-from tests.support.ssh_server import Board
+from tests.support.ssh_server import Board, bare_packages
 
 
 def trials(out: Path) -> list[tuple[Any, ...]]:
@@ -38,8 +48,8 @@ def found(out: Path) -> dict[str, Any]:
     return data
 
 
-def options(count: int) -> dict[str, Any]:
-    feeds = [dict(random_feed(small_model(), seed)) for seed in range(8)]
+def options(count: int, data: Sequence[Feed] = ()) -> dict[str, Any]:
+    feeds = data or [dict(random_feed(small_model(), seed)) for seed in range(8)]
     known = {"target": "null", "data": feeds, "min_sqnr": 10.0, "budget": None, "cost_db": False}
     return {**known, "max_measurements": count}
 
@@ -105,22 +115,22 @@ def cut(monkeypatch: pytest.MonkeyPatch, cuts: Cuts) -> None:
     [(4, 3, 1), pytest.param(40, 20, 2, marks=pytest.mark.exhaustive)],
 )
 def test_a_run_on_a_board_that_is_cut_off_ends_as_one_here(
-    count: int, most: int, seed: int, full: Board, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, most: int, seed: int, bare: Board, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = save(small_model())
     plain = inlay.tune(path, out=tmp_path / "plain", **options(count))
-    cuts = Cuts(full, most, 0.5, np.random.default_rng(seed))
+    cuts = Cuts(bare, most, 0.5, np.random.default_rng(seed))
     with monkeypatch.context() as patched:
         cut(patched, cuts)
-        far = inlay.tune(path, out=tmp_path / "far", device=full.url(), **options(count))
+        far = inlay.tune(path, out=tmp_path / "far", device=bare.url(), **options(count))
         cuts.end()
     assert len(cuts.made) == most
     assert trials(tmp_path / "far") == trials(tmp_path / "plain")
     assert found(tmp_path / "far") == found(tmp_path / "plain")
     assert far.model_path.read_bytes() == plain.model_path.read_bytes()
-    again = inlay.tune(path, out=tmp_path / "far", device=full.url(), **options(count))
+    again = inlay.tune(path, out=tmp_path / "far", device=bare.url(), **options(count))
     assert again.model_path.read_bytes() == plain.model_path.read_bytes(), "it goes on where it was"
-    assert not [each for each in full.files.iterdir() if each.is_dir()]
+    assert not [each for each in bare.files.iterdir() if each.is_dir()]
 
 
 def test_one_shot_and_comparison_on_a_board_of_a_runtime_alone(bare: Board, save: SaveModel, tmp_path: Path) -> None:
@@ -133,3 +143,75 @@ def test_one_shot_and_comparison_on_a_board_of_a_runtime_alone(bare: Board, save
     assert out.read_bytes() == here.read_bytes()
     rows = inlay.bench([path, out], data=data, blocks=2, processes=1, device=bare.url())
     assert all(row.latency_ms > 0.0 for row in rows)
+
+
+# --- an emulated ARM64 board: times mean nothing there ------------------------------------------------------------
+
+
+def test_an_emulated_board_tells_what_it_is_and_runs_models(arm: Board, save: SaveModel, tmp_path: Path) -> None:
+    path, feed = save(small_model()), random_feed(small_model(), 0)
+    save_feed(tmp_path / "feed.npz", feed)
+    spec = TargetSpec("ort-cpu", {"threads": 1})
+    with measuring(None, [spec], print, arm.url()) as lab, lab.start(spec, tmp_path, lambda: 600.0) as worker:
+        facts = worker.fingerprint.facts
+        assert (facts["machine"], facts["onnxruntime"]) == ("aarch64", emulated_arm.VERSION)
+        assert "asimddp" in facts["isa"].split()
+        (outputs,) = worker.run(Artifact(path, "0123"), [tmp_path / "feed.npz"])
+    for name, array in run_reference(onnx.load(path), feed).items():
+        np.testing.assert_allclose(outputs[name], array, atol=1e-5)
+    assert not [each for each in arm.files.iterdir() if each.is_dir()]
+
+
+@pytest.mark.exhaustive
+def test_packages_of_another_architecture_on_a_board(arm: Board, tmp_path: Path) -> None:
+    spec, own = TargetSpec("ort-cpu", {"threads": 1}), f"PYTHONPATH={emulated_arm.CACHE / 'site'}"
+    here, site = bare_packages(tmp_path / "here"), emulated_arm.CACHE / "site"
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for name, place in (("numpy", site), ("numpy.libs", site), ("onnxruntime", here)):
+        (mixed / name).symlink_to(place / name)
+    for folder, wrong in ((here, "numpy"), (mixed, "onnxruntime")):
+        python = arm.python.replace(own, f"PYTHONPATH={folder}")
+        with pytest.raises(NoDevice) as raised, measuring(None, [spec], print, arm.url(python=python)) as lab:
+            lab.start(spec, tmp_path, lambda: 600.0)
+        assert f"there, run: {python} -m pip install --force-reinstall {wrong}" in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "count", "most"), [("mnist", 3, 6), ("ppocr_cls", 4, 0)])
+def test_a_trained_model_tuned_on_an_emulated_board(
+    name: str, count: int, most: int, arm: Board, real_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With simulated times, so that speed plays no part, and ARM64's arithmetic: the bytes of a run here."""
+    import feeds  # type: ignore[import-not-found]
+
+    given = options(count, feeds.feeds(name)[0][:6])
+    path = real_models / f"{name}.onnx"
+    plain = inlay.tune(path, out=tmp_path / "plain", **given)
+    cuts = Cuts(arm, most, 0.5, np.random.default_rng(3))
+    with monkeypatch.context() as patched:
+        cut(patched, cuts)
+        far = inlay.tune(path, out=tmp_path / "far", device=arm.url(), **given)
+        cuts.end()
+    assert len(cuts.made) == most
+    assert far.model_path.read_bytes() == plain.model_path.read_bytes()
+    here, there = trials(tmp_path / "plain"), trials(tmp_path / "far")
+    assert [row[:3] for row in there] == [row[:3] for row in here], "no record is lost"  # outcomes hold their accuracy
+    assert not [each for each in arm.files.iterdir() if each.is_dir()]
+
+
+@pytest.mark.exhaustive
+def test_a_trained_model_tuned_by_the_readings_of_an_emulated_board(
+    arm: Board, real_models: Path, tmp_path: Path
+) -> None:
+    """The readings say nothing of ARM64: that the run ends in order, by the rules of that processor, is what counts."""
+    import feeds
+
+    given = {**options(2, feeds.feeds("mnist")[0][:6]), "target": "ort-cpu"}
+    done = inlay.tune(real_models / "mnist.onnx", out=tmp_path / "out", device=arm.url(), **given)
+    assert done.facts["machine"] == "aarch64"
+    said = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert said["target"]["facts"]["machine"] == "aarch64"
+    assert len(trials(tmp_path / "out")) >= 2
+    onnx.checker.check_model(str(done.model_path))

@@ -24,7 +24,7 @@ from inlay.targets.onnxruntime.target import OrtCpuTarget, capabilities_for
 from inlay.testing.models import run_reference
 from tests.support.emulated_arm import CPUS, MISSING, VERSION, Answer, Emulated, Job, emulated
 from tests.support.workspace import Workspace
-from tests.targets.onnxruntime.test_exact_form import COLUMNS, INNER, ROWS, expected, product
+from tests.targets.onnxruntime.test_exact_form import COLUMNS, ROWS, expected, product
 from tests.targets.onnxruntime.test_rules import CASES, FORM_CASES, KERNELS, build, float_forms
 
 FLAGS = frozenset({"asimddp"})
@@ -124,18 +124,25 @@ def test_a_form_runs_in_its_kernel(form: str, op_type: str, variant: str, asked:
         assert noise <= 1e-2 * signal, (name, signal, noise)
 
 
-def _ends(op_type: str, x_type: Any, w_type: Any) -> tuple[Job, np.ndarray]:
-    """A product at the ends of its types, and what it is in integers of numpy."""
+DEPTH = 64
+"""Products of a sum: without dot products, each is added to the one 8 places on in 16 bits, and only then in 32."""
+
+
+def _ends(op_type: str, x_type: Any, w_type: Any, least: int = -127) -> tuple[Job, np.ndarray]:
+    """A product at the ends of its types, and what it is in integers of numpy; ``least`` is that of weights of int8."""
     rng, limits, ends = np.random.default_rng(0), np.iinfo(x_type), np.iinfo(w_type)
-    rows = [
-        np.full(INNER, limits.max),
-        rng.choice([limits.min, limits.max], INNER),
-        rng.integers(limits.min, limits.max + 1, INNER),
-    ]
-    x, weight = np.stack(rows), rng.choice([ends.min, ends.max], (INNER, COLUMNS)).astype(w_type)
-    weight[:, 0] = ends.max
-    feed = x.T.reshape(1, INNER, 1, ROWS) if op_type == "Conv" else x
+    lowest = max(least, int(ends.min))
+    rows = [np.full(DEPTH, limits.max), np.full(DEPTH, limits.min), rng.choice([limits.min, limits.max], DEPTH)]
+    x, weight = np.stack(rows), rng.choice([lowest, ends.max], (DEPTH, COLUMNS)).astype(w_type)
+    weight[:, 0], weight[:, 1] = ends.max, lowest
+    feed = x.T.reshape(1, DEPTH, 1, ROWS) if op_type == "Conv" else x
     return Job(product(op_type, x_type, weight), ({"x": feed.astype(np.float32)},)), expected(x, weight, x_type)
+
+
+def _found(op_type: str, answer: Answer) -> np.ndarray:
+    assert op_type not in answer.operators, answer.operators
+    got = answer.outputs[0]["y"]
+    return got.reshape(COLUMNS, ROWS).T if op_type == "Conv" else got
 
 
 def _float16(op_type: str) -> Job:
@@ -163,6 +170,7 @@ def on_a_processor(
 ) -> dict[str, Answer]:
     """What the runtime makes of all products on one processor."""
     jobs = {f"{op}-{pair}": _ends(op, *types)[0] for op in PRODUCTS for pair, types in PAIRS.items()}
+    jobs |= {f"{op}-full": _ends(op, np.int8, np.int8, -128)[0] for op in PRODUCTS}
     jobs |= {f"{op}-float16": _float16(op) for op in ("Conv", "MatMul")}
     return arm.ask(jobs, tmp_path_factory.mktemp("products") / "jobs", request.param)
 
@@ -172,12 +180,18 @@ def on_a_processor(
 def test_no_product_saturates(op_type: str, pair: str, on_a_processor: dict[str, Answer]) -> None:
     """To the last integer those of numpy, with dot products, without them, and with products of matrices."""
     _, want = _ends(op_type, *PAIRS[pair])
-    answer = on_a_processor[f"{op_type}-{pair}"]
-    assert op_type not in answer.operators, answer.operators
-    got = answer.outputs[0]["y"]
-    got = got.reshape(COLUMNS, ROWS).T if op_type == "Conv" else got
-    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(_found(op_type, on_a_processor[f"{op_type}-{pair}"]), want)
     assert np.unique(want).size > 2
+
+
+@pytest.mark.parametrize("op_type", PRODUCTS)
+def test_without_dot_products_a_weight_of_minus_128_wraps_around(
+    op_type: str, on_a_processor: dict[str, Answer], request: pytest.FixtureRequest
+) -> None:
+    """Why weights are written from -127 on, and the control of the test above: twice -128 times -128 is 1 << 15."""
+    _, want = _ends(op_type, np.int8, np.int8, -128)
+    differs = (_found(op_type, on_a_processor[f"{op_type}-full"]) != want).any()
+    assert differs == (request.node.callspec.params["on_a_processor"] == CPUS[0])
 
 
 @pytest.mark.parametrize("op_type", ["Conv", "MatMul"])

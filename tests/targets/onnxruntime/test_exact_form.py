@@ -23,22 +23,22 @@ from tests.support.examples import examples
 from tests.support.runtime import optimized
 
 ROWS, INNER, COLUMNS = 3, 8, 4
-Y_SCALE = 1024.0  # of outputs: sums at the ends of the types just fit, and a pair that saturates shows
+SUM = 128.0  # steps of an output for each product that is added: sums at the ends of int8 just fit
 
 
 def product(op_type: str, x_type: type, weight: np.ndarray, stated: bool = True) -> onnx.ModelProto:
     """``op_type`` of integers with scale 1 and zero point 0 on all sides but the output's."""
-    is_conv = op_type == "Conv"
+    is_conv, inner = op_type == "Conv", len(weight)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(x_type))
-    shape = [1, INNER, 1, ROWS] if is_conv else [ROWS, INNER]
+    shape = [1, inner, 1, ROWS] if is_conv else [ROWS, inner]
     out = [1, COLUMNS, 1, ROWS] if is_conv else [ROWS, COLUMNS]
     arrays = {
         "one": np.array(1.0, np.float32),
         "scales": np.ones(COLUMNS, np.float32),
-        "coarse": np.array(Y_SCALE, np.float32),
+        "coarse": np.array(SUM * inner, np.float32),
         "zero": np.array(0, x_type),
         "zeros": np.zeros(COLUMNS, weight.dtype),
-        "w": weight.T.reshape(COLUMNS, INNER, 1, 1) if is_conv else weight,
+        "w": weight.T.reshape(COLUMNS, inner, 1, 1) if is_conv else weight,
     }
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "one", "zero"], ["xq"]),
@@ -64,8 +64,9 @@ def product(op_type: str, x_type: type, weight: np.ndarray, stated: bool = True)
 def expected(x: np.ndarray, weight: np.ndarray, x_type: type) -> np.ndarray:
     """In integers of numpy: none overflows, and the quotient by a power of two is exact in float32."""
     limits: Any = np.iinfo(x_type)
+    step = SUM * len(weight)
     exact = x.astype(np.int64) @ weight.astype(np.int64)
-    found: np.ndarray = np.clip(np.rint(exact / Y_SCALE), limits.min, limits.max) * Y_SCALE
+    found: np.ndarray = np.clip(np.rint(exact / step), limits.min, limits.max) * step
     return found
 
 

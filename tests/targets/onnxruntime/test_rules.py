@@ -19,6 +19,7 @@ from inlay.model.reference import run_once
 from inlay.model.store import embed_weights
 from inlay.quant.emit import Emitter
 from inlay.space.units import STATIC
+from inlay.targets import null
 from inlay.targets.conditions import plain_product
 from inlay.targets.onnxruntime.rules import OPS, rules_for
 from inlay.targets.onnxruntime.target import capabilities_for
@@ -272,6 +273,11 @@ def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path)
     )
     other = {"ConvTranspose": "QLinearConv", "HardSigmoid": "QLinearLeakyRelu"}.get(op_type)  # its name there
     assert other is None or [n.op_type for n in graph.graph.node].count(other) == 1
+
+
+def test_the_simulated_target_prices_these_rows() -> None:
+    assert {op: row.weight for op, row in OPS.items() if not row.moves_data} == null._WEIGHTS
+    assert {op for op, row in OPS.items() if row.moves_data} == null._MOVING
 
 
 def test_every_row_has_a_case() -> None:

@@ -172,10 +172,10 @@ class Connection:
         name, python = self._address, self._address.python
         if answer.get("missing"):
             what = answer["missing"]
-            raise NoDevice(f"device {name}: its Python has no {what}: there, run: {python} -m pip install {what}")
+            raise NoDevice(f"device {name}: its Python has no {what}: {to_install(python, what)}")
         if "words" in answer:  # of another architecture, for one
-            words = answer["words"][:_WORDS]
-            raise NoDevice(f"device {name}: its Python cannot load numpy: install it anew there: {words}")
+            words = " ".join(answer["words"].split())[:_WORDS]
+            raise NoDevice(f"device {name}: its Python cannot load numpy: {to_install(python, 'numpy.')}: {words}")
         if "system" in answer:
             full = answer["errno"] in _FULL
             hint = "free some there, or name another folder with ?folder=" if full else "name another with ?folder="
@@ -242,6 +242,12 @@ class Connection:
                 if time.monotonic() >= self._end:
                     raise TimedOut(f"device {self._address} did not answer in time; the connection was closed")
                 doing()
+
+
+def to_install(python: str, module: str) -> str:
+    """What to do about a module that is not there; where one in a package is not, the package is of another machine."""
+    package, inner, _ = module.partition(".")
+    return f"there, run: {python} -m pip install {'--force-reinstall ' * bool(inner)}{package}"
 
 
 def _command(address: Address) -> list[str]:

@@ -16,7 +16,7 @@ from inlay.measure.remote.device import Answer
 from inlay.measure.remote.held import DeviceLost, RemoteDevice, Tell
 from inlay.measure.ssh.address import Address
 from inlay.measure.ssh.archive import Archive
-from inlay.measure.ssh.connection import Connection
+from inlay.measure.ssh.connection import Connection, to_install
 
 _PAUSE_S = 1.0  # seconds between tries to reach a board that is away
 _MISSING = re.compile(r"No module named '([\w.]+)'")
@@ -46,10 +46,13 @@ class SshDevice(RemoteDevice):
         with self._turn:
             answer = super().call(method, *arguments, limit_s=limit_s)
         if method == "start" and "error" in answer:
-            found = _MISSING.search(answer["error"])
-            hint = f": there, run: {self._address.python} -m pip install {found[1]}" if found else ""
-            if found or "cannot be loaded" in answer["error"]:
-                raise NoDevice(f"device {self.resource}: {answer['error']}{hint}")
+            said = " ".join(answer["error"].split())
+            found = _MISSING.search(said)
+            if found or "cannot be loaded" in said:
+                runtime = " ".join(sorted(self._archive.foreign - {"numpy", "onnx"}))
+                what = found[1] if found else f"{runtime}." * bool(runtime)
+                hint = f": {to_install(self._address.python, what)}" if what else ""
+                raise NoDevice(f"device {self.resource}: {said}{hint}")
         return answer
 
     def close(self) -> None:

@@ -48,7 +48,8 @@ def facts_of(processors: str) -> dict[str, str]:
 def saturates(machine: str, flags: Iterable[str]) -> bool:
     """Whether products of uint8 and int8 are added in pairs of 16 bits, as on x86 without VNNI.
 
-    With VNNI (AVX512 or AVX) the sum is formed in 32 bits, and so it is on ARM with and without dot products.
+    With VNNI (AVX512 or AVX) the sum is formed in 32 bits, and so it is on ARM with dot products. Without them, two
+    products are added in 16 bits there as well, and fit for weights from -127 on, which are all that Inlay writes.
     """
     return is_x86(machine) and not {"avx512_vnni", "avx_vnni"} & set(flags)
 
