@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,9 @@ DIST = checks.ROOT / "dist"
 LICENCES = checks.ROOT / "docs" / "licences.md"
 LARGEST = 3_000_000
 """Bytes that a package may have."""
+
+TESTED_EXTRAS = ("images",)
+"""What comes along where tests run against the wheel: samples are read from pictures, too."""
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 SBOM_TOOL = "cyclonedx-bom==7.5.0"
@@ -53,7 +55,7 @@ def environment(folder: Path, python: str, *words: str | Path) -> Path:
     """Make an environment with what ``words`` say to install, checked to fit together; returns its Python."""
     uv("venv", "--quiet", "--clear", "--python", python, folder)
     inside = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    uv("pip", "install", "--quiet", "--only-binary", ":all:", "--python", inside, *words)
+    uv("pip", "install", "--quiet", "--compile-bytecode", "--only-binary", ":all:", "--python", inside, *words)
     uv("pip", "check", "--quiet", "--python", inside)
     return inside
 
@@ -111,9 +113,23 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def direct_dependencies() -> list[str]:
-    """What ``pyproject.toml`` asks for without an extra, by name."""
-    return [canonical(re.split(r"[<>=!~;\[ ]", each)[0]) for each in checks.settings()["project"]["dependencies"]]
+def direct_dependencies(*extras: str) -> list[str]:
+    """What ``pyproject.toml`` asks for, by name: without an extra, and for those named."""
+    project = checks.settings()["project"]
+    asked = [*project["dependencies"], *(each for extra in extras for each in project["optional-dependencies"][extra])]
+    return [canonical(re.split(r"[<>=!~;\[ ]", each)[0]) for each in asked]
+
+
+def versions(python: Path) -> str:
+    """Two lines: the versions of what Inlay itself asks for in an environment, and of what came along."""
+    found = {
+        canonical(each["name"]): each["version"]
+        for each in json.loads(uv("pip", "list", "--format=json", "--python", python))
+    }
+    own = direct_dependencies(*TESTED_EXTRAS)
+    told = ", ".join(f"{name} {found.pop(name)}" for name in own)
+    others = ", ".join(f"{name} {version}" for name, version in found.items())
+    return f"{call(python, '-VV').split('(')[0].strip()}: {told}\nWith them: {others}"
 
 
 def dist() -> None:
@@ -154,6 +170,12 @@ def extras(platform: str = "x86_64-manylinux_2_35") -> int:
     return failed
 
 
+def tools() -> list[str]:
+    """What the tests themselves need, as locked: for each Python its own version."""
+    locked = (checks.ROOT / "requirements" / "dev.lock").read_text(encoding="utf8")
+    return re.findall(r"^((?:hypothesis|pytest|towncrier)==.*?) *\\$", locked, re.MULTILINE)
+
+
 def test(python: str, words: Sequence[str], resolution: str) -> int:
     """Run tests against the wheel in ``dist``, in an environment of its own and a folder that lacks the source.
 
@@ -165,13 +187,15 @@ def test(python: str, words: Sequence[str], resolution: str) -> int:
     wheels = sorted(DIST.glob("*.whl"))
     if len(wheels) != 1:
         raise SystemExit("there is not one wheel in dist: run make dist")
-    kind = ["--resolution", resolution] if resolution else []
-    tools = [f"{name}=={distribution(name).version}" for name in ("hypothesis", "pytest", "towncrier")]
+    asked: list[str | Path] = [*tools(), f"{wheels[0]}[{','.join(TESTED_EXTRAS)}]"]
+    if resolution:  # what the wheel asks for counts as direct only where it is named besides
+        asked += ["--resolution", resolution, "-r", checks.ROOT / "pyproject.toml"]
+        asked += [word for extra in TESTED_EXTRAS for word in ("--extra", extra)]
     with tempfile.TemporaryDirectory() as scratch:
-        inside = environment(Path(scratch) / "venv", python, *kind, *tools, wheels[0])
-        print(uv("pip", "list", "--python", inside))
+        inside = environment(Path(scratch) / "venv", python, *asked)
+        print(versions(inside), flush=True)
         folder = Path(scratch) / "checkout"
-        for name in ("tests", "examples", "docs", "benchmarks", "release", "changes"):
+        for name in ("tests", "examples", "docs", "benchmarks", "release", "requirements", "changes"):
             shutil.copytree(checks.ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "out"))
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile", "SECURITY.md"):
             shutil.copy(checks.ROOT / name, folder / name)

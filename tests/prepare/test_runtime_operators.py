@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 from onnxruntime.quantization import QuantFormat, QuantType
-from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from inlay.prepare.qdq_import import import_qdq, read_baseline
 from inlay.testing import Builder, random_feed, run_reference, small_model
@@ -172,7 +171,8 @@ def in_blocks(
 ) -> Path:
     """The file of ``model`` by the runtime's weight-only quantizer."""
     form = QuantFormat.QDQ if qdq else QuantFormat.QOperator
-    quantizer = MatMulNBitsQuantizer(
+    blocks = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")  # not in ONNX Runtime 1.20
+    quantizer = blocks.MatMulNBitsQuantizer(
         model, bits=bits, block_size=block, is_symmetric=symmetric, quant_format=form, **options
     )
     quantizer.process()
