@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ INSTALL: Mapping[str, str] = {
     "OpenVINOExecutionProvider": "pip install onnxruntime-openvino in place of onnxruntime",
     "CoreMLExecutionProvider": "pip install onnxruntime on macOS, whose packages have it",
     "QNNExecutionProvider": "pip install 'inlay[qnn]', and use the target qnn-htp",
+    "NvTensorRTRTXExecutionProvider": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13 beside onnxruntime, and the "
+    "GPU's driver, for CUDA 13",
 }
 """What brings a provider, by its name; from ONNX Runtime's installation page."""
 
@@ -36,8 +39,19 @@ SHORT: Mapping[str, str] = {
     "directml": "DmlExecutionProvider",
     "openvino": "OpenVINOExecutionProvider",
     "coreml": "CoreMLExecutionProvider",
+    "tensorrt-rtx": "NvTensorRTRTXExecutionProvider",
 }
+
+PLUGINS: Mapping[str, str] = {"NvTensorRTRTXExecutionProvider": "onnxruntime_ep_nv_tensorrt_rtx"}
+"""Packages that bring a provider as a plugin, by its name; each tells the library with ``get_library_path``."""
+
+USUAL_RULES: Mapping[str, str] = {
+    "TensorrtExecutionProvider": "tensorrt",
+    "NvTensorRTRTXExecutionProvider": "tensorrt-rtx",
+}
+"""Targets with the same compiler, whose table says what a provider runs in 8 bits."""
 _BY_CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+_DRIVER = ("libcuda.so", "libnvidia-ml.so")  # what NVIDIA's driver brings
 _registered: set[str] = set()
 
 
@@ -57,7 +71,8 @@ class Provider:
         Raises:
             UsageError: it is not there; says what to install.
         """
-        name = SHORT.get(name.lower(), name)
+        name = full_name(name)
+        plugin = plugin or _packaged(name)
         if plugin:
             return cls(name, dict(options or {}), plugin, _register(name, plugin))
         known = ort.get_available_providers()
@@ -88,6 +103,11 @@ class Provider:
         return session
 
 
+def full_name(name: str) -> str:
+    """What ONNX Runtime calls the provider with a short name, or any other."""
+    return SHORT.get(name.lower(), name)
+
+
 def parse_options(text: str) -> dict[str, str]:
     """Options of a provider from ``NAME=VALUE,NAME=VALUE``. Raises UsageError."""
     options: dict[str, str] = {}
@@ -97,6 +117,16 @@ def parse_options(text: str) -> dict[str, str]:
             raise UsageError(f"--target-option options={text}: give NAME=VALUE,NAME=VALUE, each name once")
         options[name] = value
     return options
+
+
+def _packaged(name: str) -> str:
+    """The library of a provider that a package brings as a plugin; empty for others. Raises UsageError."""
+    if name not in PLUGINS:
+        return ""
+    try:
+        return str(importlib.import_module(PLUGINS[name]).get_library_path())
+    except (ImportError, OSError) as error:
+        raise UsageError(f"{name} comes as a plugin of ONNX Runtime: {INSTALL[name]} ({error})") from error
 
 
 def _devices(name: str) -> list[Any]:
@@ -124,7 +154,10 @@ def _register(name: str, plugin: str) -> str:
         try:
             ort.register_execution_provider_library(name, plugin)
         except Exception as error:  # as in session
-            raise UsageError(f"{plugin} is no plugin of ONNX Runtime: {runtime_message(error)}") from error
+            said = runtime_message(error)
+            lacks_driver = any(name in said for name in _DRIVER)
+            hint = "; it is part of NVIDIA's driver, which is not installed here" if lacks_driver else ""
+            raise UsageError(f"{plugin} does not load as a plugin of ONNX Runtime: {said}{hint}") from error
         _registered.add(plugin)
     devices = _devices(name)
     if not devices:

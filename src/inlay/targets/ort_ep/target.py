@@ -17,7 +17,7 @@ from inlay.targets.base import (
 )
 from inlay.targets.machine import cpu_facts, require_threads
 from inlay.targets.onnxruntime.session import SessionExecutable
-from inlay.targets.ort_ep.providers import Provider, parse_options
+from inlay.targets.ort_ep.providers import USUAL_RULES, Provider, full_name, parse_options
 
 
 class OrtEpTarget(StatesCapabilities):
@@ -25,10 +25,11 @@ class OrtEpTarget(StatesCapabilities):
 
     Args:
         provider: its name, such as ``CUDAExecutionProvider``, or ``cuda``, ``tensorrt``, ``directml``, ``openvino``,
-            ``coreml``.
+            ``coreml``, ``tensorrt-rtx``.
         library: of a provider that comes as a plugin.
         options: of the provider, as ``NAME=VALUE,NAME=VALUE``.
-        rules: another target, whose table says what runs in 8 bits.
+        rules: another target, whose table says what runs in 8 bits; by default the one with the same compiler, or
+            ``ort-cpu``.
         threads: of what runs on the CPU; 0 lets the runtime choose.
 
     Raises:
@@ -39,14 +40,13 @@ class OrtEpTarget(StatesCapabilities):
     deterministic = False
     lacks: frozenset[Lack] = frozenset({"profile", "memory"})
 
-    def __init__(
-        self, provider: str, library: str = "", options: str = "", rules: str = "ort-cpu", threads: int = 1
-    ) -> None:
+    def __init__(self, provider: str, library: str = "", options: str = "", rules: str = "", threads: int = 1) -> None:
         require_threads(threads)
         if rules == self.name:
             raise UsageError(f"--target-option rules={rules}: name another target")
         self._given, self._plugin, self._options = provider, library, parse_options(options)
-        self._rules, self.threads = rules, threads
+        self._rules = rules or USUAL_RULES.get(full_name(provider), "ort-cpu")
+        self.threads = threads
 
     def provider(self) -> Provider:
         """The provider. Raises UsageError where it is not there."""
