@@ -11,6 +11,7 @@ SELECTION := -m "not exhaustive" tests/test_data.py tests/test_archives.py tests
   tests/measure --ignore tests/report/test_browser.py
 INSTALLER := requirements/installer.lock
 LOCK := requirements/dev.lock
+ADAPTERS := requirements/adapters.lock
 
 .DEFAULT_GOAL := help
 BUDGET ?= 1h
@@ -55,7 +56,9 @@ services:  ## install the SSH server that boards are tested behind, where apt ma
 	  || echo "there is no sshd, and it could not be installed: the tests of boards over SSH are skipped"
 
 ENGINES = $(shell sed -nE 's/^(\# )?((tensorrt-rtx|cuda-|tensorrt-cu13-bindings).*==.*)/\2/p' requirements/gpu.txt)
-engines: $(STAMP)  ## install NVIDIA's compiler for RTX GPUs (110 MB), and what is checked of TensorRT's own API
+engines: $(STAMP)  ## install NVIDIA's compiler for RTX GPUs (110 MB), what is checked of TensorRT's own API, and what adapters are tested with
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(ADAPTERS) \
+	  || echo "the extras mcp and datasets could not be installed: their tests are skipped"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(ENGINES) \
 	  || echo "TensorRT for RTX could not be installed: tests that build engines are skipped"
 
@@ -118,6 +121,8 @@ lock: $(STAMP)  ## resolve the dependencies anew
 	  --python-version 3.10 - -o $(INSTALLER)
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-header \
 	  --python-version 3.10 pyproject.toml --extra dev --extra images --extra bench --extra docs --extra arm --extra openvino -o $(LOCK)
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-header \
+	  --python-version 3.10 pyproject.toml --extra mcp --extra datasets -c $(LOCK) -o $(ADAPTERS)
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) out site build dist benchmarks/out

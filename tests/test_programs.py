@@ -108,6 +108,10 @@ RUN = (
     ("guide.md", "inlay-recipe: 1"),
     ("guide.md", "models:"),
     ("fleets.md", "budget: 4h"),
+    ("tools.md", "import inlay\n\ninlay.quantize(module"),  # these four in tests/integrations/test_snippets.py
+    ("tools.md", "from ultralytics"),
+    ("tools.md", "from sentence_transformers"),
+    ("tools.md", "from optimum"),
     ("devices.md", "pi5:"),
     ("devices.md", "print(inlay.check("),
     ("targets.md", "case $INLAY_DO"),

@@ -266,3 +266,58 @@ def test_pt2e_is_imported_site_by_site(make: Callable[[], Any], training: bool, 
     found, proto = as_trained(convert_pt2e(prepared), [pictures(8)], tmp_path)
     products = [n.name for n in proto.graph.node if n.op_type in ("Conv", "Gemm", "MatMul")]
     assert {(name, slot) for name in products for slot in (0, 1)} <= {(p.node, p.slot) for p, _ in found.placement}
+
+
+class Rounded(nn.Module):  # type: ignore[misc]
+    """Fake quantization by hand: of learned steps, with gradients that go straight through."""
+
+    def __init__(self, scale: float, low: int, high: int) -> None:
+        super().__init__()
+        self.scale, self.low, self.high = nn.Parameter(torch.tensor(scale)), low, high
+
+    def forward(self, x: Any) -> Any:
+        held = torch.clamp(x / self.scale, self.low, self.high)
+        return (held + (held.round() - held).detach()) * self.scale
+
+
+class ByHand(nn.Module):  # type: ignore[misc]
+    """A convolution or a linear layer between such, its weight by channel in a scale of its largest number."""
+
+    def __init__(self, inner: Any, scale: float, low: int = 0) -> None:
+        super().__init__()
+        self.inner, self.data = inner, Rounded(scale, low, low + 255)
+
+    def forward(self, x: Any) -> Any:
+        w = self.inner.weight
+        scale = w.abs().amax(tuple(range(1, w.dim())), keepdim=True) / 127
+        w = w + ((w / scale).round() * scale - w).detach()
+        x = self.data(x)
+        if w.dim() == 2:
+            return nn.functional.linear(x, w, self.inner.bias)
+        return nn.functional.conv2d(x, w, self.inner.bias)
+
+
+def by_hand_in_sequence() -> Any:
+    torch.manual_seed(0)
+    first, second = ByHand(nn.Conv2d(3, 24, 3), 0.03, -128), ByHand(nn.Conv2d(24, 48, 3), 0.02)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class ByHandWithBranches(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.a, self.b = ByHand(nn.Conv2d(3, 96, 3, bias=False), 0.03, -128), ByHand(nn.Linear(96, 96), 0.02)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.a(x)).mean((2, 3))
+        return x + self.b(x)
+
+
+@pytest.mark.parametrize("make", [by_hand_in_sequence, ByHandWithBranches], ids=["sequence", "branches"])
+@pytest.mark.matrix
+def test_fake_quantization_by_hand_is_imported_site_by_site(make: Callable[[], Any], tmp_path: Path) -> None:
+    found, proto = as_trained(make().eval(), [pictures(8)], tmp_path)
+    first, second = (n.name for n in proto.graph.node if n.op_type in ("Conv", "Gemm", "MatMul"))
+    sites = {(p.node, p.slot) for p, _ in found.placement}
+    assert {(first, 0), (second, 0), (second, 1)} <= sites, "the exporter computes the first weight itself: it is small"
