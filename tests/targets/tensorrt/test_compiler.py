@@ -31,9 +31,10 @@ from tests.targets.tensorrt.conftest import needs_compiler
 
 pytestmark = needs_compiler
 
-MANY = int(os.environ.get("INLAY_ENGINES", "30"))
-"""Random models of the long test; the counts that the docs name are of 300, with 20 placements."""
-PLACEMENTS = 20 if MANY >= 300 else 3
+MANY = int(os.environ.get("INLAY_ENGINES", "100"))
+"""Random models of the long test. 100 take a minute and a half of one core, 300 four; trained models more of each."""
+PLACEMENTS = 20
+TRAINED_PLACEMENTS = PLACEMENTS if MANY >= 300 else 3
 
 
 def built(model: onnx.ModelProto, feed: Feed | None = None) -> list[Layer]:
@@ -245,4 +246,4 @@ def test_trained_models_are_built(real_models: Path, tmp_path: Path) -> None:
     samples = importlib.import_module("feeds")
     for path in sorted(real_models.glob("*.onnx")):
         calibration, _ = samples.feeds(path.stem)
-        assert _builds(onnx.load(path), (calibration[0],), tmp_path / path.stem, 0, PLACEMENTS) >= 2
+        assert _builds(onnx.load(path), (calibration[0],), tmp_path / path.stem, 0, TRAINED_PLACEMENTS) >= 2
