@@ -129,6 +129,11 @@ def shown_sqnr(sqnr_db: float) -> str:
     return "exact" if sqnr_db >= SHOWN_AS_EXACT_DB else f"{sqnr_db:.1f} dB"
 
 
+def floored(share: float) -> str:
+    """In percent with one decimal, rounded down: what is at least so much must not be told as more."""
+    return f"{math.floor(1e3 * share + 1e-9) / 10.0:.1f}"
+
+
 def noise_of(sqnr_db: float) -> float:
     """Noise power over signal power of an SQNR in dB."""
     return float(10.0 ** (-sqnr_db / 10.0))

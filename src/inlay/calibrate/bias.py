@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 from inlay.calibrate import policy
 from inlay.data import Feed
-from inlay.model.graph import Graph, Node
+from inlay.model.graph import Graph
 from inlay.model.reference import SharedSession, in_batches
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
@@ -73,7 +73,9 @@ def weight_error_means(
     means = {node: mean / ran[node] for node, mean in means.items()}
     for name, unit in found.items():
         if name in means and _is_product(graph, unit):
-            means[name] = _of_rows(graph.node(name), means[name], _error(prepared, unit, table))
+            gemm, error = graph.node(name), _error(prepared, unit, table)
+            error = error.T if gemm.attributes.get("transB", 0) else error
+            means[name] = np.asarray(gemm.attributes.get("alpha", 1.0) * (means[name] @ error))
     return {node: mean for node, mean in means.items() if np.isfinite(mean).all()}
 
 
@@ -81,12 +83,6 @@ def _is_product(graph: Graph, unit: Unit) -> bool:
     """Whether the mean error follows from the mean of the rows that are read."""
     node = graph.node(unit.name)
     return node.op_type == "Gemm" and unit.weights[0].slot == 1 and not node.attributes.get("transA", 0)
-
-
-def _of_rows(gemm: Node, mean: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """What rows of this mean, shape (inputs,), make of the error of a weight: shape (outputs,)."""
-    error = error.T if gemm.attributes.get("transB", 0) else error
-    return np.asarray(gemm.attributes.get("alpha", 1.0) * (mean @ error))
 
 
 def _error(prepared: PreparedModel, unit: Unit, table: QParamsTable) -> np.ndarray:

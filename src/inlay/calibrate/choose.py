@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +46,6 @@ def choose_calibration(
 
     Where all is far below the accuracy constraint, a few noisy values drown all others. Then the choice is made for the
     products, and where these are below it as well, single domains are chosen for the part that is expected to keep it.
-    The products of ``g2p_bert`` had 26 to 28 dB with ranges for all, and 31 dB with their own.
 
     Args:
         seconds: rough limit of the choice for single domains.
@@ -72,6 +71,7 @@ def choose_calibration(
     if not time.rounds:
         return replace(single, cut=_ONE_FOR_ALL)
     begun = clock()
+    alone = [] if task.fixed else [(CalibrationChoice(m), scores[m]) for m in task.methods if m in scores]
     search = TableSearch(
         task=task,
         placement=placement,
@@ -80,7 +80,7 @@ def choose_calibration(
         exact=ExactOutputs(task.prepared),
         clock=clock,
         until=time.selecting,
-        scored={} if task.fixed else _scored(task, placement, scores),
+        scored={(choice.digest(task.observed), placement.digest): db for choice, db in alone},
     )
     doing("round weights")
     try:
@@ -130,18 +130,14 @@ class _Time:
         deadline: when all of it must be over.
         scoring_s: seconds that scoring a table took so far.
         inference_s: seconds that the numeric reference takes for a sample.
-
-    Attributes:
-        rounds: weights can be rounded.
-        is_thorough: ranges of single domains can be chosen, too.
-        scoring: when the final scorings must begin.
-        selecting: when choosing must end, so that its outcome is still made.
     """
 
     def __init__(self, deadline: Deadline, scoring_s: float, inference_s: float) -> None:
+        # whether weights can be rounded, and ranges of single domains chosen, too
         self.rounds = deadline.fits(policy.ROUNDING_IN_TIME * scoring_s + policy.ROUNDING_INFERENCES * inference_s)
         self.is_thorough = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
         final = policy.FINAL_SCORINGS if self.is_thorough else policy.FINAL_SCORINGS_OF_ROUNDING
+        # when the final scorings must begin, and when choosing must end, so that its outcome is still made
         self.scoring = self.selecting = deadline.earlier(final * scoring_s)
         if not math.isinf(deadline.at):
             self.selecting = deadline.within(policy.SELECTION_SHARE * self.scoring.left)
@@ -172,19 +168,10 @@ def choose_method(
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores
 
 
-def _scored(
-    task: CalibrationTask, placement: Placement, scores: Mapping[str, float]
-) -> dict[tuple[str, str], float | Failed]:
-    """What is known of the tables of one method for all, where no qparams are fixed."""
-    known = [(CalibrationChoice(m).digest(task.observed), scores[m]) for m in task.methods if m in scores]
-    return {(digest, placement.digest): db for digest, db in known}
-
-
 def _with_another_method(search: TableSearch) -> tuple[TableSearch, float]:
     """``search`` with its method, or another one that was good before, and the SQNR of that in dB.
 
-    With weights rounded to the nearest integers, clipping and rounding may make up for each other by chance: a
-    MobileNet had 20.6 dB with the best method and 19.4 with the next one, and with rounded weights 18.8 and 25.3.
+    With weights rounded to the nearest integers, clipping and rounding may make up for each other by chance.
     """
     scores = search.choice.scores
     scored = sorted((m for m in search.task.methods if m in scores), key=lambda method: -scores[method])

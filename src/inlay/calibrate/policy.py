@@ -14,12 +14,10 @@ SCORINGS_IN_TIME = 21
 """Scorings of a table that must fit into the time that is left, where ranges of single domains are to be chosen."""
 ROUNDING_IN_TIME = 6
 """Scorings that must fit for weights to be rounded: moments take an inference for each sample that chooses, and each
-type of weights is judged on a few. The products of a seeded ViT gained
-3.9 dB by it in 75 s, where another method for all ranges had left them at 22.0 dB."""
+type of weights is judged on a few."""
 METHODS_IN_TIME = 2 + ROUNDING_IN_TIME  # try a second method only if this many scorings (both included) still fit
 ROUNDING_INFERENCES = 12
-"""Inferences of the numeric reference that must fit besides: four make the moments, two models are judged on four.
-On a model of 355 MB each takes 0.5 s, where scoring takes 0.7 s for a table: what was begun then was for nothing."""
+"""Inferences of the numeric reference that must fit besides: four make the moments, two models are judged on four."""
 METHODS_AGAIN = 3  # methods for all ranges, the best ones, that are scored again once weights are rounded
 FINAL_SCORINGS_OF_ROUNDING = 2
 """Scorings that the time is kept for behind it, where there is none for ranges: with and without."""

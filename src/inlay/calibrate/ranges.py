@@ -48,9 +48,8 @@ class Ranges:
     """The outcome."""
 
     methods: Mapping[str, Method]  # by domain; all domains of the probe
-    # before_db, after_db: SQNR of the worst output on the samples that chose, at the start and at the end
-    before_db: float
-    after_db: float
+    before_db: float  # SQNR of the worst output on the samples that chose, at the start
+    after_db: float  # at the end
     runs: int  # of probe models
     complete: bool  # nothing was left to try; otherwise time ran out before
     cut: bool = False  # the deadline came before that time, so that a faster or less busy machine would have tried more

@@ -154,7 +154,9 @@ class TableSearch:
             steps = found.rounding.steps
             if not steps:
                 return kept, found.in_time
-            score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.choice.method)
+            first, nearest = feeds[::2], CalibrationChoice(self.choice.method)
+            some = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
+            score = score_by(self._judge(some), in_process(task.prepared, some))
             parts = {t: only(found.rounding, t) for t in dict.fromkeys(t for _, t in steps)}  # the usual type first
             # weights alone: activations make more noise, and chance would decide
             scores = score(
@@ -171,11 +173,6 @@ class TableSearch:
         except TimedOut:
             return kept, False
         return kept, found.in_time
-
-    def _reference_score(self, first: Sequence[Feed]) -> Score:
-        """The score on some of these samples, in the numeric reference. Raises TimedOut."""
-        feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
-        return score_by(self._judge(feeds), in_process(self.task.prepared, feeds))
 
     def _judge(self, feeds: Sequence[Feed]) -> Judge:
         """Compares with the float model on ``feeds``. Raises CompileFailed, RunFailed."""

@@ -37,9 +37,8 @@ class Node:
     """One operator of the main graph."""
 
     name: str  # unique in the graph
-    # op_type, domain: the operator; the default domain is `""`
-    op_type: str
-    domain: str
+    op_type: str  # the operator
+    domain: str  # the default one is `""`
     inputs: tuple[str, ...]  # value names in slot order, `""` for an optional input that is absent
     outputs: tuple[str, ...]  # value names in slot order, `""` for an optional output that is absent
     # plain Python values (int, float, str, tuple) of the attributes that are not graphs or tensors

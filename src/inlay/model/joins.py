@@ -122,17 +122,13 @@ def joins_within(tails: Tails, shapes: Mapping[str, Sequence[int | None]]) -> Jo
 
 
 def _all_labels(tails: Tails, shapes: Mapping[str, Sequence[int | None]]) -> dict[str, Labels]:
-    sizes = {name: known for name, shape in shapes.items() if len(known := _known(shape)) == len(shape)}
+    sizes = {name: tuple(d for d in shape if d is not None) for name, shape in shapes.items() if None not in shape}
     return {name: each for nodes in tails.values() for name, each in _labels(nodes, sizes).items()}
 
 
 def _known_joins(labels: Mapping[str, Labels]) -> Joins:
-    found = {name: _along_axes(each) for name, each in labels.items()}
+    found = {name: tuple(_along(each, axis) for axis in range(each.ndim)) for name, each in labels.items()}
     return {name: axes for name, axes in found.items() if any(a is not None for a in axes)}
-
-
-def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size is not None)
 
 
 def joined(samples: Samples, model: ir.Model) -> Samples:
@@ -347,10 +343,6 @@ def _dequantized(node: ir.Node) -> np.ndarray | None:
         return None
     shift = shift.astype(np.float64).reshape(along if shift.size > 1 else [1] * quantized.ndim)
     return np.asarray((quantized - shift) * scale.reshape(along))
-
-
-def _along_axes(labels: Labels | None) -> tuple[tuple[int, ...] | None, ...]:
-    return () if labels is None else tuple(_along(labels, axis) for axis in range(labels.ndim))
 
 
 def _along(labels: Labels, axis: int) -> tuple[int, ...] | None:

@@ -168,8 +168,11 @@ class _Nesting:
         for value in wanted:
             self._lift(value, 0)
         for place, node in enumerate(self._graph.node):
-            for value, where in _reads_at(node, self._path_of[place]):
-                self._lift_for(value, where)
+            for value, reader in _reads_at(node, self._path_of[place]):
+                made = self._made_in.get(value, ())
+                shared = len(common([made, reader]))
+                if shared < len(made) and (reader, value) not in self._copies:
+                    self._lift(value, shared)
 
     def _type_of(self, value: str) -> int:
         """The element type of a value; where the model does not state it, that of what it is computed from."""
@@ -177,12 +180,6 @@ class _Nesting:
             first = next((t for v in node.input if v != value and (t := self._type_of(v))), 0)
             self._types[value] = onnx.TensorProto.FLOAT if node.op_type == "DequantizeLinear" else first
         return self._types.get(value, 0)
-
-    def _lift_for(self, value: str, reader: _Path) -> None:
-        made = self._made_in.get(value, ())
-        shared = len(common([made, reader]))
-        if shared < len(made) and (reader, value) not in self._copies:
-            self._lift(value, shared)
 
     def _lift(self, value: str, depth: int) -> None:
         if len(self._made_in.get(value, ())) > depth and self._type_of(value):

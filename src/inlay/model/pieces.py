@@ -122,7 +122,7 @@ class PiecewiseSession:
         noted, held = dict(found), [dict(feed) for feed in feeds]
         for number, piece in enumerate(self._pieces):
             given = [{v: h[v] for v in piece.reads} for h in held]
-            session = self._sessions.get(number) or self._session(self._model(piece, given[0]))
+            session = self._sessions.get(number) or self._session(piece, given[0])
             if not self._quick:  # what is used once is not kept in memory
                 self._sessions[number] = session
             self.types.update(session.types)
@@ -136,15 +136,13 @@ class PiecewiseSession:
                 return None
         return noted
 
-    def _session(self, piece: onnx.ModelProto) -> Session:
+    def _session(self, piece: _Piece, given: Mapping[str, np.ndarray]) -> Session:
+        model = _part(self._proto, piece.nodes, piece.constants, piece.outputs, given)
         if self._quick:
             with contextlib.suppress(CompileFailed):  # optimizations remove some operators that have no kernel
                 # a pool of threads takes long to make
-                return Session(piece, self._store, optimize=None, threads=1, briefly=True)
-        return Session(piece, self._store, briefly=self._briefly)
-
-    def _model(self, piece: _Piece, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-        return _part(self._proto, piece.nodes, piece.constants, piece.outputs, given)
+                return Session(model, self._store, optimize=None, threads=1, briefly=True)
+        return Session(model, self._store, briefly=self._briefly)
 
 
 class Parts:
@@ -207,26 +205,16 @@ def _part(
 
 
 class _Piece:
-    """Consecutive nodes.
-
-    Attributes:
-        nodes: of the graph.
-        names: all that they and their bodies read.
-        reads: what they read of the graph's inputs and of the pieces before.
-        wanted: what they compute of what is wanted,
-        outputs: and of what is wanted or read later.
-        constants: initializers that they read.
-        still_read: what is read by later pieces.
-    """
+    """Consecutive nodes."""
 
     def __init__(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        self.nodes = nodes
-        self.names = set(_names(nodes))
-        self.reads: list[str] = []
-        self.wanted: list[str] = []
-        self.outputs: list[str] = []
-        self.constants: list[onnx.TensorProto] = []
-        self.still_read: set[str] = set()
+        self.nodes = nodes  # of the graph
+        self.names = set(_names(nodes))  # all that they and their bodies read
+        self.reads: list[str] = []  # what they read of the graph's inputs and of the pieces before
+        self.wanted: list[str] = []  # what they compute of what is wanted,
+        self.outputs: list[str] = []  # and of what is wanted or read later
+        self.constants: list[onnx.TensorProto] = []  # initializers that they read
+        self.still_read: set[str] = set()  # what is read by later pieces
 
 
 def run_model(model: ir.Model, store: WeightStore, feed: Values) -> dict[str, np.ndarray]:

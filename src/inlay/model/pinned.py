@@ -47,7 +47,7 @@ def random_note(model: ir.Model) -> str:
     """What people should know of a model that draws random numbers; empty where it does not."""
     standard = [node for node in model.graph.all_nodes() if node.domain == ""]
     found = Counter(node.op_type for node in standard if node.op_type in _DRAWS)
-    found += Counter("Dropout in training" for node in standard if node.op_type == "Dropout" and _is_trained(node))
+    found += Counter("Dropout in training" for node in standard if node.op_type == "Dropout" and is_trained(node))
     if not found:
         return ""
     listed = f"the model draws random numbers ({', '.join(f'{count} {op}' for op, count in found.items())})"
@@ -118,7 +118,8 @@ def _false_constants(graph: onnx.GraphProto) -> Set[str]:
     return {name for name, t in small if not numpy_helper.to_array(t).any()}
 
 
-def _is_trained(node: ir.Node) -> bool:
+def is_trained(node: ir.Node) -> bool:
+    """Whether a Dropout may be in training."""
     given = node.inputs[2] if len(node.inputs) > 2 else None
     known = None if given is None else given.const_value
     return given is not None and (known is None or bool(known.numpy().any()))

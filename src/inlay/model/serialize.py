@@ -70,16 +70,13 @@ def _proto_with(model: ir.Model, constant: Constant, ir_version: int | None) -> 
         initializers.append(value)
         if isinstance(given, onnx.TensorProto):
             others[name] = given
-    if model.functions or any(has_entries(v, "meta") for v in chain(inputs, initializers, _computed(graph))):
+    computed = (v for node in graph for v in node.outputs)
+    if model.functions or any(has_entries(v, "meta") for v in chain(inputs, initializers, computed)):
         twins = [_twin(v, others[v.name]) if v.name in others else v for v in initializers]
         return ir.to_proto(_seen(model, inputs, twins, graph, ir_version))
     proto = ir.to_proto(_seen(model, inputs, (), (), ir_version))
     _write(proto.graph, initializers, others, listed, graph)
     return proto
-
-
-def _computed(graph: ir.Graph) -> Iterator[ir.Value]:
-    return (v for node in graph for v in node.outputs)
 
 
 def _twin(value: ir.Value, proto: onnx.TensorProto) -> ir.Value:
@@ -123,10 +120,6 @@ def _seen(
         functions=tuple(model.functions.values()),
         metadata_props=model.metadata_props,
     )
-
-
-def _has_remarks(holder: ir.Node | ir.Value) -> bool:
-    return bool(holder.doc_string) or has_entries(holder, "metadata_props")
 
 
 def _sizes(value: ir.Value) -> Sequence[int] | None:
@@ -196,7 +189,8 @@ def _write(
             tensor.name = value.name
             ir.serde.serialize_tensor_into(proto.initializer.add(), tensor)
     for node in graph:
-        if node.overload or _has_remarks(node) or getattr(node, _DEVICES, None):
+        remarks = node.doc_string or has_entries(node, "metadata_props")
+        if remarks or node.overload or getattr(node, _DEVICES, None):
             ir.serde.serialize_node_into(proto.node.add(), node)
         else:
             outputs = [v.name or "" for v in node.outputs]

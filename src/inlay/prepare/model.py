@@ -39,57 +39,37 @@ from inlay.types import Placement, PortRewrite
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What a model is prepared for.
+    """What a model is prepared for."""
 
-    Attributes:
-        target: what the target runs, and its rewrites.
-        nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
-        recipe: rules of the user; units that these keep in float are left alone.
-        untaken: branches of Ifs, by their tags, that no sample takes, so that ranges in them are not known.
-    """
-
-    target: Capabilities
-    nodes: Sequence[str] = ()
-    recipe: Recipe | None = None
+    target: Capabilities  # what the target runs, and its rewrites
+    nodes: Sequence[str] = ()  # globs over node names; only units with a matching node may be quantized. Empty for all
+    recipe: Recipe | None = None  # rules of the user; units that these keep in float are left alone
+    # branches of Ifs, by their tags, that no sample takes, so that ranges in them are not known
     untaken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PreparedModel:
-    """A normalized model and its analysis for one target.
+    """A normalized model and its analysis for one target."""
 
-    Attributes:
-        file: the model as it was given.
-        request: what it was prepared for.
-        normalized: what normalization made of it.
-        extraction: what was taken out, when it was quantized already.
-        graph: the indexed view, with the shapes of a real feed.
-        rules: of the target.
-        units: every unit, in topological order.
-        store: weights; candidates are written beside it.
-        emitter: writes candidates.
-        allowed: names of the nodes that the search is restricted to; None for all.
-        resolved: what the user's recipe amounts to; None without one.
-        padded_by: the input that it was found to go by where samples hold padding; empty where that is not known.
-        shown: samples, by number, that together run every body that some sample runs, with how many each stands for.
-        tuned_for: what written models say that they are for: facts of the target's fingerprint.
-        kept_wide: units that do not compute in the base's half precision although they can, by name, each with why.
-    """
-
-    file: ModelFile
-    request: Request
-    normalized: Normalized
-    extraction: Extraction | None
-    graph: Graph
-    rules: Rules
-    units: tuple[Unit, ...]
-    store: WeightStore
-    emitter: Emitter
-    allowed: frozenset[str] | None = None
-    resolved: Resolved | None = None
+    file: ModelFile  # the model as it was given
+    request: Request  # what it was prepared for
+    normalized: Normalized  # what normalization made of it
+    extraction: Extraction | None  # what was taken out, when it was quantized already
+    graph: Graph  # the indexed view, with the shapes of a real feed
+    rules: Rules  # of the target
+    units: tuple[Unit, ...]  # every unit, in topological order
+    store: WeightStore  # weights; candidates are written beside it
+    emitter: Emitter  # writes candidates
+    allowed: frozenset[str] | None = None  # names of the nodes that the search is restricted to; None for all
+    resolved: Resolved | None = None  # what the user's recipe amounts to; None without one
+    # the input that it was found to go by where samples hold padding; empty where that is not known
     padded_by: str = ""
+    # samples, by number, that together run every body that some sample runs, with how many each stands for
     shown: tuple[tuple[int, int], ...] = ((0, 1),)
+    # units that do not compute in the base's half precision although they can, by name, each with why
     kept_wide: Mapping[str, str] = field(default_factory=dict)
+    # what written models say that they are for: facts of the target's fingerprint
     tuned_for: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -117,8 +117,9 @@ class _Comparison:
     def _shared(self) -> list[str]:
         """Arrays of one name and type in both models, in their order."""
         both = [v for v in self._written.makers if v in self._given.makers]
-        makers = [[p.nodes[p.makers[v]] for v in both] for p in (self._given, self._written)]
-        unlike = {v for nodes in makers for v, n in zip(both, nodes, strict=True) if _is_unlike(n)}
+        makers = [[p.nodes[p.makers[v]].op_type for v in both] for p in (self._given, self._written)]
+        named = [(v, name) for names in makers for v, name in zip(both, names, strict=True)]
+        unlike = {v for v, name in named if name.startswith(_UNLIKE) or name.endswith("Integer")}
         asked = [v for v in both if v in self._outputs or v not in unlike]
         types = [Session(with_outputs(p, asked), self._store, fuse_qdq=False, briefly=True).types for p in self._protos]
         return [v for v in asked if v in self._outputs or (types[0][v] == types[1][v] and types[0][v][:7] == "tensor(")]
@@ -138,10 +139,6 @@ class _Comparison:
         wanted, got = self._parts.split(wanted), self._parts.split(got)
         found = {v: _similarity(want, got[v]) for v, want in wanted.items()}
         return {v: db for v, db in found.items() if db < same_db}
-
-
-def _is_unlike(node: onnx.NodeProto) -> bool:
-    return node.op_type.startswith(_UNLIKE) or node.op_type.endswith("Integer")
 
 
 def _least_db(own_db: float, is_part: bool) -> float:

@@ -253,17 +253,6 @@ class Judge:
             return self._wanted, self._padding.without_each(outputs)
         return self.reference, outputs
 
-    def _energies(self, name: str, outputs: Sequence[Outputs]) -> np.ndarray:
-        """What :func:`energies` or :func:`changes` gives of an output in each sample, shape (4, samples)."""
-        compare = changes if name in self._decisions else energies
-        pairs = zip(self._divided, outputs, strict=True)
-        return np.array([compare(want[name], got.get(name)) for want, got in pairs]).T
-
-    def _lost(self, name: str, outputs: Sequence[Outputs]) -> str:
-        if name in self._decisions or self.parts.are_odds(name):
-            return ""
-        return lost([want[name] for want in self._divided], [got[name] for got in outputs])
-
     def _reshaped(self, outputs: Sequence[Outputs]) -> str:
         """Which outputs have another shape than float's, and in how many samples; empty where none has."""
         said = []
@@ -312,14 +301,19 @@ class Judge:
         errors, found = list[OutputError](), np.full(len(outputs), EXACT_DB)
         margin, worst = 0.0, np.inf
         for name in (n for n in (self._divided[0] if self._divided else ()) if n not in self.silent):
-            signal, noise, dot, other = self._energies(name, outputs)
+            compare = changes if name in self._decisions else energies
+            pairs = [(want[name], got.get(name)) for want, got in zip(self._divided, outputs, strict=True)]
+            signal, noise, dot, other = np.array([compare(want, got) for want, got in pairs]).T
             if not self.parts.are_odds(name):
                 usual = np.where(signal > 0.0, signal, signal.mean())
                 found = np.minimum(found, self._each_db(name, usual, noise))
             parts = (slice(self._apart), slice(None))
             total = min(sqnr_db(float(signal[part].sum()), float(noise[part].sum())) for part in parts)
             norm = float(np.sqrt(signal.sum() * other.sum()))
-            gone = self._lost(name, outputs) if total < _LOST_DB and np.isfinite(noise).all() else ""
+            is_amount = name not in self._decisions and not self.parts.are_odds(name)
+            gone = ""
+            if is_amount and total < _LOST_DB and np.isfinite(noise).all():
+                gone = lost([want[name] for want in self._divided], [got[name] for got in outputs])
             errors.append(OutputError(name, total, float(dot.sum()) / norm if norm > 0 else 1.0, gone))
             if total < worst:
                 worst = total

@@ -35,24 +35,16 @@ class EvaluationBound:
 
 @dataclass(frozen=True)
 class Bound:
-    """The accuracy constraint: what a delivered model must keep.
+    """The accuracy constraint: what a delivered model must keep."""
 
-    Attributes:
-        min_sqnr_db: least SQNR of the worst output, or None.
-        metric: name of the metric, or None.
-        max_drop: most that the metric may fall below the float model's, in the metric's own units, or None.
-        evaluation: of the user's own evaluation of whole models, or None.
-        is_usual: nobody asked for any: where the model is seen to be for a task that has a better measure, that takes
-            the place of ``min_sqnr_db`` (:meth:`inlay.quant.tasks.task.Task.usual`).
-        in_task: what of that must be kept, for people; the task's figures say whether it is.
-    """
-
-    min_sqnr_db: float | None = None
-    metric: str | None = None
-    max_drop: float | None = None
-    evaluation: EvaluationBound | None = None
+    min_sqnr_db: float | None = None  # least SQNR of the worst output
+    metric: str | None = None  # its name
+    max_drop: float | None = None  # most that the metric may fall below the float model's, in the metric's own units
+    evaluation: EvaluationBound | None = None  # of the user's own evaluation of whole models
+    # nobody asked for any: where the model is seen to be for a task that has a better measure, that takes the place of
+    # `min_sqnr_db` (:meth:`inlay.quant.tasks.task.Task.usual`)
     is_usual: bool = False
-    in_task: str = ""
+    in_task: str = ""  # what of that must be kept, for people; the task's figures say whether it is
 
     @property
     def is_none(self) -> bool:

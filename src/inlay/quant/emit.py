@@ -251,7 +251,10 @@ class Emitter:
         tensors: list[onnx.TensorProto] = []
         replaced: set[str] = set()
         for site in sites:
-            parts = self._make(site)
+            key = (site.prefix, site.at_output, site.moved, id(site.params), id(site.steps))
+            if key not in self._parts:
+                self._parts[key] = (site, self._new_parts(site))
+            parts = self._parts[key][1]
             tensors.extend(parts.tensors)
             if site.at_output:  # the graph's output keeps its name: the float value gets another
                 renamed[site.value] = self._float_name(site.value)
@@ -269,7 +272,9 @@ class Emitter:
         graph.output.extend(base.output)
         graph.value_info.extend(base.value_info)
         graph.node.extend(at_start)
-        touched = {n for v in renamed for n in self._around(v)} | redirect.keys()
+        around = (p.node for v in renamed for p in self._graph.consumers(v))
+        makers = (n for v in renamed if (n := self._graph.producer(v)) is not None)
+        touched = {*around, *(n.name for n in makers), *redirect}
         for node in base.node:
             graph.node.append(node)
             name = node.name
@@ -283,23 +288,11 @@ class Emitter:
         graph.quantization_annotation.extend(base.quantization_annotation)
         graph.metadata_props.extend(base.metadata_props)
 
-    def _around(self, value: str) -> set[str]:
-        """Nodes that write or read ``value``."""
-        producer = self._graph.producer(value)
-        names = {p.node for p in self._graph.consumers(value)}
-        return names if producer is None else names | {producer.name}
-
     def _all_read(self, site: _Site) -> bool:
         """Whether no consumer of a constant is left that reads its float form."""
         if site.value in self._graph.captured:
             return False
         return set(self._graph.consumers(site.value)) == set(site.ports)
-
-    def _make(self, site: _Site) -> _Parts:
-        key = (site.prefix, site.at_output, site.moved, id(site.params), id(site.steps))
-        if key not in self._parts:
-            self._parts[key] = (site, self._new_parts(site))
-        return self._parts[key][1]
 
     def _new_parts(self, site: _Site) -> _Parts:
         params = site.params

@@ -34,11 +34,10 @@ class Window:
 
     value: str  # the input's name
     kernel: tuple[int, ...] = ()  # sizes of a convolution's kernel; empty for a product, which reads the last axis
-    # strides, dilations, pads: of the convolution
-    strides: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()  # of the convolution, as all that follows
     dilations: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
-    groups: int = 1  # of the convolution
+    groups: int = 1
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from inlay.deadline import Clock
 from inlay.errors import InlayError
 from inlay.quant.tolerance import CONFIDENCE
-from inlay.trial import counted
+from inlay.trial import counted, floored
 
 Method = Literal["exact", "bootstrap", "none"]  # where a limit comes from; `none`: there is no limit
 
@@ -36,9 +36,8 @@ class Pairs:
     """A metric of float and of another model on the same samples."""
 
     name: str  # of the metric
-    # value, drop: of the other model, and float's minus it
-    value: float
-    drop: float
+    value: float  # of the other model
+    drop: float  # float's minus it
     samples: int  # how many, at least one
     # where the metric is a share of hits: for each, whether float has it and whether the other model has it, shape
     # (hits,); None for other metrics
@@ -54,9 +53,8 @@ class MetricStatement:
     """What can be said of a metric on new samples."""
 
     name: str  # of the metric
-    # value, drop: on the judged samples, and float's value minus it
-    value: float
-    drop: float
+    value: float  # on the judged samples
+    drop: float  # float's value minus it
     # what the drop does not exceed on new samples, with `confidence`; None where nothing can be said
     most_drop: float | None
     confidence: float  # that it is so
@@ -125,7 +123,7 @@ class MetricStatement:
             return self.why
         sure = f"with {self.confidence:.0%} confidence"
         if self.hits is not None and "won" not in self.hits:
-            return f"at least {_floor(100.0 * (1.0 - self.most_drop))} % of new ones, {sure}"
+            return f"at least {floored(1.0 - self.most_drop)} % of new ones, {sure}"
         by = " by a bootstrap" if self.method == "bootstrap" else ""
         return f"at most {self.most_drop:.3g} {self._side} float on new samples, {sure}{by}"
 
@@ -246,8 +244,3 @@ def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock) -> float | 
         return "nothing can be said about new samples: the bootstrap has no limit"
     most = 100.0 * (1.0 - (1.0 - CONFIDENCE) ** (1.0 / pairs.samples))
     return f"none of them changes it; at most {most:.1f} % of new ones would, with {CONFIDENCE:.0%} confidence"
-
-
-def _floor(percent: float) -> str:
-    """One decimal, rounded down: what is at least must not be told as more."""
-    return f"{np.floor(percent * 10.0 + 1e-9) / 10.0:.1f}"

@@ -50,7 +50,8 @@ def _fold(node: ir.Node) -> bool:
     replaced = [node, *([] if product.addition is None else [product.addition]), producer]
     if any(n.graph is not graph or sole_use(n.outputs[0]) is None for n in replaced[1:]):
         return False
-    if not isinstance(graph, ir.Graph) or _is_bias(node, product):
+    is_bias = producer.op_type == "MatMul" and product.addition is None and is_standard(node, "Add")
+    if not isinstance(graph, ir.Graph) or is_bias:  # a bias is where it belongs already
         return False
     if producer.op_type == "Gemm" and any(producer.attributes.get_float(f, 1.0) != 1.0 for f in ("alpha", "beta")):
         return False
@@ -79,11 +80,6 @@ def _fold(node: ir.Node) -> bool:
     output.replace_all_uses_with(result, replace_graph_outputs=True)
     graph.remove(replaced, safe=True)
     return True
-
-
-def _is_bias(node: ir.Node, product: _Product) -> bool:
-    """Whether a node is where the bias of a MatMul belongs already."""
-    return product.node.op_type == "MatMul" and product.addition is None and is_standard(node, "Add")
 
 
 def _batchnorm(norm: ir.Node) -> Affine | None:

@@ -7,6 +7,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import is_standard
+from inlay.model.pinned import is_trained
 
 
 def remove_identities(model: ir.Model) -> tuple[ir.Model, int]:
@@ -49,13 +50,8 @@ def _does_nothing(node: ir.Node) -> bool:
         return False
     if node.op_type == "Dropout":
         mask_is_read = len(node.outputs) > 1 and bool(node.outputs[1].uses() or node.outputs[1].is_graph_output())
-        training = len(node.inputs) > 2 and node.inputs[2] is not None and not _is_false(node.inputs[2])
-        return not mask_is_read and not training
+        return not mask_is_read and not is_trained(node)
     if node.op_type == "Cast":
         source = node.inputs[0]
         return source.dtype is not None and node.attributes["to"].value == source.dtype
     return True
-
-
-def _is_false(value: ir.Value) -> bool:
-    return value.const_value is not None and not value.const_value.numpy().any()

@@ -47,7 +47,8 @@ def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]
         model.opset_imports[""] = least
         model.ir_version = max(model.ir_version, 7)
         return model, 1
-    resizes = [n.outputs[0].name for n in model.graph if _asymmetric(n, version)]
+    asymmetric = ("Upsample", "Resize") if version == 10 else ("Upsample",)
+    resizes = [n.outputs[0].name for n in model.graph if n.op_type in asymmetric]
     try:
         converted = convert_opset(model, least)
     except RunFailed:
@@ -60,7 +61,7 @@ def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]
             node.attributes["coordinate_transformation_mode"] = ir.AttrString(
                 "coordinate_transformation_mode", "asymmetric"
             )
-            if _mode(node) == "nearest":
+            if node.attributes.get_string("mode", "nearest") == "nearest":
                 node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor")
     converted.ir_version = max(model.ir_version, 7)
     converted.metadata_props.update(model.metadata_props)
@@ -124,12 +125,3 @@ def _hidden(model: ir.Model, types: Collection[str]) -> ir.Model:
         if node.op_type in types and node.domain in _STANDARD:
             node.domain = _HIDDEN
     return copy
-
-
-def _asymmetric(node: ir.Node, version: int) -> bool:
-    return node.op_type == "Upsample" or (node.op_type == "Resize" and version == 10)
-
-
-def _mode(node: ir.Node) -> str:
-    attr = node.attributes.get("mode")
-    return "nearest" if attr is None else str(attr.value)

@@ -66,9 +66,8 @@ Pattern = Value | Number | Op | OneOf
 class Match:
     """What a pattern matched."""
 
-    # values, numbers: by name
-    values: Mapping[str, ir.Value] = field(default_factory=dict)
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, ir.Value] = field(default_factory=dict)  # by name
+    numbers: Mapping[str, float] = field(default_factory=dict)  # by name
     nodes: tuple[ir.Node, ...] = ()  # the operators, each behind what it reads; the last one computes the result
 
     @property

@@ -11,7 +11,7 @@ from inlay.quant.bound import Bound
 from inlay.quant.metrics import AGREEMENTS, Agreement, Outputs, cosine
 from inlay.quant.tasks import detections, maps, sequences, vectors
 from inlay.quant.tasks.layouts import Layout
-from inlay.trial import TaskFigure
+from inlay.trial import TaskFigure, floored
 
 MOST_LOST: Mapping[str, float] = {
     "detector": 0.05,
@@ -187,13 +187,8 @@ def sound(outputs: Sequence[str]) -> Task:
 
 
 def _share(of: str) -> Callable[[float, float], str]:
-    return lambda value, _: f"{_floor(value)} % {of}"
+    return lambda value, _: f"{floored(value)} % {of}"
 
 
 def _error(of: str) -> Callable[[float, float], str]:
     return lambda _, lost: f"{abs(np.ceil(1e4 * lost - 1e-9)) / 100:.2f} % {of}"
-
-
-def _floor(share: float) -> str:
-    """In percent, rounded down: what is at most that must not be told as more."""
-    return f"{np.floor(1e3 * share + 1e-9) / 10:.1f}"
