@@ -21,15 +21,13 @@ from inlay.errors import ModelError
 from inlay.model.collector import collector_paused
 from inlay.model.flow import SCOPE, is_start, scope_of_input
 from inlay.model.metadata import has_entries
+from inlay.model.pinned import DRAWS
 from inlay.types import GRAPH_OUTPUT, Port
 
 Shape = tuple[int | None, ...]
 """Dimensions of a tensor; None for an unknown one."""
 
 _SIZES = frozenset({"Shape", "Size"})  # they do not read what their input holds
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -123,7 +121,7 @@ class Graph:
         found = set(self.inputs)
         for node in self.nodes:
             reads = () if node.op_type in _SIZES else (*node.inputs, *node.captured)
-            if node.op_type in _RANDOM or is_start(node) or not found.isdisjoint(reads):
+            if node.op_type in DRAWS or is_start(node) or not found.isdisjoint(reads):
                 found.update(v for v in node.outputs if v)
         return frozenset(found)
 

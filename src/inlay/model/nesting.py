@@ -118,7 +118,7 @@ class _Nesting:
         deepest: dict[str, _Path] = {}
         for place, node in enumerate(self._graph.node):
             path = self._path_of[place]
-            for value in () if is_flat(node) else _reads(node):
+            for value in () if is_flat(node) else names_read(node):
                 given = deepest.get(value, ())
                 if len(given) > len(path) and given[: len(path)] == path:
                     path = given  # what reads a value of a branch, and is read outside, if anywhere
@@ -360,14 +360,14 @@ def _reads_at(node: onnx.NodeProto, path: _Path) -> Iterator[tuple[str, _Path]]:
         scope = scope_of_input(node, slot, len(node.input))
         if value:
             yield value, path if scope is None else (*path, (node.name, int(scope[0])))
-    yield from () if is_flat(node) else ((value, path) for value in _reads(node))
+    yield from () if is_flat(node) else ((value, path) for value in names_read(node))
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def names_read(node: onnx.NodeProto) -> Iterator[str]:
     """What ``node`` and its bodies read; names of the bodies' own values are among them, and do no harm."""
     yield from (v for v in node.input if v)
     for attribute in node.attribute:
         for body in _bodies(attribute):
             for inner in body.node:
-                yield from _reads(inner)
+                yield from names_read(inner)
             yield from (o.name for o in body.output)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from inlay.errors import CompileFailed
 from inlay.model.collector import collector_paused
 from inlay.model.joins import joining_tails
 from inlay.model.native import Values, gathered, looks, note_arrays, note_shapes, note_turns
-from inlay.model.nesting import nested, values_of_bodies
+from inlay.model.nesting import names_read, nested, values_of_bodies
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
 
@@ -171,7 +171,7 @@ class Parts:
                 reads.add(value)
             elif index not in found:
                 found.add(index)
-                left += _names([self.nodes[index]])
+                left += names_read(self.nodes[index])
         return sorted(found), reads
 
     def model(self, values: Sequence[str], known: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -209,7 +209,7 @@ class _Piece:
 
     def __init__(self, nodes: Sequence[onnx.NodeProto]) -> None:
         self.nodes = nodes  # of the graph
-        self.names = set(_names(nodes))  # all that they and their bodies read
+        self.names = {v for n in nodes for v in names_read(n)}  # all that they and their bodies read
         self.reads: list[str] = []  # what they read of the graph's inputs and of the pieces before
         self.wanted: list[str] = []  # what they compute of what is wanted,
         self.outputs: list[str] = []  # and of what is wanted or read later
@@ -306,13 +306,3 @@ def _cut(graph: onnx.GraphProto, wanted: set[str], size: int) -> list[_Piece]:
         later.difference_update(computed)
         later.update(piece.reads)
     return pieces
-
-
-def _names(nodes: Sequence[onnx.NodeProto]) -> Iterator[str]:
-    """Every name that ``nodes`` read, in their bodies too."""
-    for node in nodes:
-        yield from node.input
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from _names(body.node)
-                yield from (o.name for o in body.output)

@@ -33,7 +33,7 @@ _ALLOWZERO_OPSET = 14
 _TRAINING_OPSET = 15
 """For a Dropout that is left in training, of any type of floats."""
 
-_DRAWS = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+DRAWS = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 _MARKS = (b"Random", b"Bernoulli", b"Multinomial", b"Dropout")  # in files that hold one of them
 
 
@@ -46,7 +46,7 @@ def random_operators(graph: onnx.GraphProto) -> Mapping[str, int]:
 def random_note(model: ir.Model) -> str:
     """What people should know of a model that draws random numbers; empty where it does not."""
     standard = [node for node in model.graph.all_nodes() if node.domain == ""]
-    found = Counter(node.op_type for node in standard if node.op_type in _DRAWS)
+    found = Counter(node.op_type for node in standard if node.op_type in DRAWS)
     found += Counter("Dropout in training" for node in standard if node.op_type == "Dropout" and is_trained(node))
     if not found:
         return ""
@@ -99,7 +99,7 @@ def _may_draw(path: Path) -> bool:
 
 
 def _draws(node: onnx.NodeProto) -> bool:
-    return node.domain in ("", "ai.onnx") and node.op_type in _DRAWS
+    return node.domain in ("", "ai.onnx") and node.op_type in DRAWS
 
 
 def _trains(node: onnx.NodeProto, idle: Set[str]) -> bool:

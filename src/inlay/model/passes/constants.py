@@ -19,13 +19,11 @@ from inlay.model.metadata import cloned
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant, constant_of, is_standard
+from inlay.model.pinned import DRAWS
 
 _GROWTH = 1 << 20  # bytes that a folded constant may be larger than what it was made of
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-NOT_FOLDED = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
-    | {"QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan"}
-)
+NOT_FOLDED = frozenset({*DRAWS, "QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan"})
 
 Evaluate = Callable[[ir.Model, list[str]], dict[str, np.ndarray]]
 """Runs a model without inputs, and returns the named values."""
