@@ -14,7 +14,7 @@ from inlay.calibrate.tables import CalibrationChoice
 from inlay.deadline import Deadline
 from inlay.model.pool import pooled
 from inlay.quant.gptq import Rounding
-from inlay.quant.positions import Positions
+from inlay.quant.padding_propagation import Positions
 from inlay.quant.qparams import dequantize, quantize
 from inlay.types import QType
 from tests.support.fixtures import MakeWorkspace

@@ -23,7 +23,7 @@ from inlay.model.graph import Graph
 from inlay.model.reference import SharedSession, in_batches
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
-from inlay.quant.positions import Positions
+from inlay.quant.padding_propagation import Positions
 from inlay.quant.qparams import QParamsTable, dequantize
 from inlay.space.units import Unit
 

@@ -22,7 +22,7 @@ from inlay.model.pool import Stored, each, width
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
 from inlay.quant.gptq import NEAREST, AddMoments, Moments, Reads, Rounding, Steps, Window, nearest_output, scale_digest
-from inlay.quant.positions import Positions
+from inlay.quant.padding_propagation import Positions
 from inlay.quant.qparams import QParamsTable, aligned, quantize
 from inlay.space.units import Unit
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType

@@ -25,7 +25,7 @@ from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
 from inlay.quant.limits import limits_of
 from inlay.quant.observers import UNLIMITED, Histogram, Range, count, widen
-from inlay.quant.positions import Positions, find_positions
+from inlay.quant.padding_propagation import Positions, find_positions
 from inlay.types import Placement
 
 Histograms = dict[str, Histogram]

@@ -18,8 +18,8 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.errors import ModelError
-from inlay.model.collector import collector_paused
 from inlay.model.flow import SCOPE, is_start, scope_of_input
+from inlay.model.gc_pause import gc_paused
 from inlay.model.metadata import has_entries
 from inlay.model.pinned import DRAWS
 from inlay.types import GRAPH_OUTPUT, Port
@@ -197,7 +197,7 @@ class Graph:
         return None if tensor is None else tensor.numpy()
 
 
-@collector_paused()
+@gc_paused()
 def build_graph(model: ir.Model) -> Graph:
     """Index the main graph of ``model``, a normalized one: topologically sorted, unique node names.
 

@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError
 
 from inlay.errors import InlayError, ModelError, TargetError
 from inlay.files import refuse_odd_name, scratch_folder
-from inlay.model.collector import collector_paused
+from inlay.model.gc_pause import gc_paused
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.functions import inlined
 from inlay.model.store import INLINE_BYTES
@@ -83,7 +83,7 @@ def load(source: ModelSource) -> ModelFile:
     if path.stat().st_size == 0:
         raise ModelError(f"{path} is empty: it is not an ONNX model")
     try:
-        with collector_paused():
+        with gc_paused():
             return _checked(path)
     except InlayError:
         raise

@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.errors import Crashed, Late, TargetError, TimedOut
-from inlay.model.collector import collector_paused
 from inlay.model.flow import flatten, tag_new
+from inlay.model.gc_pause import gc_paused
 from inlay.model.metadata import cloned
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.branches import decide_branches, fix_inputs, freeze_dimensions
@@ -202,7 +202,7 @@ def _apply(
     while True:
         reports: list[PassReport] = []
         edited, done_at = 0, dict[Pass, int]()
-        with collector_paused():
+        with gc_paused():
             current = cloned(model)
             for number, (name, step) in enumerate(steps):
                 edits = 0

@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from inlay.errors import CompileFailed
-from inlay.model.collector import collector_paused
+from inlay.model.gc_pause import gc_paused
 from inlay.model.joins import joining_tails
 from inlay.model.native import Values, gathered, looks, note_arrays, note_shapes, note_turns
 from inlay.model.nesting import names_read, nested, values_of_bodies
@@ -247,7 +247,7 @@ class Inference:
     turns: Mapping[str, int] = field(default_factory=dict)
 
 
-@collector_paused()
+@gc_paused()
 def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     """Run ``model`` on ``feed`` with all of its values in sight. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
     proto = externalize_weights(model, store)

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from inlay.errors import ModelError
-from inlay.model.collector import collector_paused
+from inlay.model.gc_pause import gc_paused
 from inlay.model.metadata import has_entries
 
 _DEVICES = "device_configurations"  # older versions of the library know none
@@ -24,7 +24,7 @@ _HASHED = frozenset({ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeTy
 Constant = Callable[[str, ir.TensorProtocol], ir.TensorProtocol | onnx.TensorProto | None]
 
 
-@collector_paused()
+@gc_paused()
 def proto_with(model: ir.Model, constant: Constant, ir_version: int | None = None) -> onnx.ModelProto:
     """``model`` as a proto with other tensors for its initializers.
 

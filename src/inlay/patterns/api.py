@@ -11,7 +11,7 @@ import numpy as np
 
 from inlay.data import FixedValues
 from inlay.files import scratch
-from inlay.model.collector import collector_paused
+from inlay.model.gc_pause import gc_paused
 from inlay.model.load import ModelSource
 from inlay.patterns.config import Config
 from inlay.patterns.search_space import SearchSpace, find_search_space
@@ -48,7 +48,7 @@ def regions(
     """
     wish = RegionsOptions.of(options, changes)
     capabilities = Capabilities.of(create(target_of(wish.target, wish.target_options)))
-    with collector_paused(lives_on=True), scratch() as folder:  # without a collection
+    with gc_paused(lives_on=True), scratch() as folder:  # without a collection
         given = Given.read(model, wish.data, wish.bind, wish.images, wish.fix)
         feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
         prepared = prepare(given.file, capabilities, feed, folder, wish.nodes)

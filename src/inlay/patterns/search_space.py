@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from inlay.model.collector import collector_paused
+from inlay.model.gc_pause import gc_paused
 from inlay.model.graph import Graph
 from inlay.patterns.config import Config
 from inlay.patterns.node_facts import NodeDescriber
@@ -116,7 +116,7 @@ def find_search_space(
     if nodes is not None:
         chosen = select_nodes(graph, nodes)
         allowed = chosen if allowed is None else chosen & allowed
-    with collector_paused():
+    with gc_paused():
         return _find(graph, rules, allowed, config or Config(), groups, units or find_units(graph, rules))
 
 

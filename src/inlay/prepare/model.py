@@ -14,7 +14,7 @@ from onnx import helper
 
 from inlay.data import TUNED, common_sizes, input_specs
 from inlay.errors import CompileFailed, Late, ModelError, TargetError, UsageError
-from inlay.model.collector import collector_paused
+from inlay.model.gc_pause import gc_paused
 from inlay.model.graph import Graph, build_graph
 from inlay.model.joins import joining_tails, joins_within
 from inlay.model.load import ModelFile
@@ -331,7 +331,7 @@ def _usable(rules: Rules, graph: Graph, normalized: Normalized) -> Rules:
     )
 
 
-@collector_paused()
+@gc_paused()
 def _as_seen(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) -> Graph:
     fed = {name: tuple(a.shape) for name, a in feed.items()}
     given = {name: (float(a.min()), float(a.max())) for name, a in feed.items() if a.dtype.kind == "f" and a.size}

@@ -39,7 +39,7 @@ from inlay.prepare.smoothing_factors import Channels, ProductInput, best_scales,
 from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.emit import Emitter
 from inlay.quant.observers import Range
-from inlay.quant.positions import find_positions
+from inlay.quant.padding_propagation import find_positions
 from inlay.quant.qparams import QParamsTable
 from inlay.types import Placement, Port, QType
 

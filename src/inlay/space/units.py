@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from inlay.model.collector import collector_paused
+from inlay.model.gc_pause import gc_paused
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
@@ -82,7 +82,7 @@ class Unit:
         return self.rule is not None and self.rule.moves_data
 
 
-@collector_paused()
+@gc_paused()
 def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
     """Partition the nodes of ``graph`` into units, in topological order of their anchors. Linear time."""
     fused: set[str] = set()

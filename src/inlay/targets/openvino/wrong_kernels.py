@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.positions import axes_along
+from inlay.quant.padding_propagation import axes_along
 from inlay.types import GRAPH_OUTPUT
 
 Found = TypeVar("Found")

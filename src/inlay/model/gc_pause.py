@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused(lives_on: bool = False) -> Iterator[None]:
+def gc_paused(lives_on: bool = False) -> Iterator[None]:
     """Within this, dead objects that refer to each other are not freed. It may be nested, and used as a decorator.
 
     Args:
