@@ -46,12 +46,10 @@ _RESHAPING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _CHOOSING = frozenset({"Gather", "GatherElements", "TopK"})
 _MOVING = _RESHAPING | _CHOOSING | {"Concat", "Slice", "Split", "Transpose"}
 _WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
-_HIDDEN = frozenset({"ConcatFromSequence", "If", "Loop", "Scan", "SequenceAt", "SequenceMap"}) | {
-    "Scatter",
-    "ScatterElements",
-    "ScatterND",
-    "TensorScatter",
-}
+_HIDDEN = frozenset(
+    {"ConcatFromSequence", "If", "Loop", "Scan", "Scatter", "ScatterElements", "ScatterND", "SequenceAt"}
+    | {"SequenceMap", "TensorScatter"}
+)
 """They may put together what is of several kinds, and do not say so by how they are written."""
 
 Labels = np.ndarray  # for each element of a value the number of the joined value that it comes from

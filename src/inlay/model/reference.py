@@ -114,17 +114,17 @@ class SharedSession:
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, store: WeightStore, optimize: bool | None = False, fuse_qdq: bool = True
+        self, proto: onnx.ModelProto, store: WeightStore, optimize: bool | None, fuse_qdq: bool = True
     ) -> None:
         self._model, self._options = Stored(proto, store), (optimize, fuse_qdq)
         self._own = None if width() > 1 else self._build()
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name. Raises RunFailed, Crashed, TimedOut."""
-        return next(self.each([feed]))
-
     def each(self, feeds: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-        """The same for several in turn; a few more feeds are taken than are asked for. Raises what :meth:`run` does."""
+        """Every output by name for each of ``feeds`` in turn, of which a few more are taken than are asked for.
+
+        Raises:
+            RunFailed, Crashed, TimedOut: as of :meth:`Session.run`.
+        """
         calls = ((self._model, self._options, dict(feed)) for feed in feeds)
         return (outcome.result() for outcome in each(_answer, calls, self._here))
 
