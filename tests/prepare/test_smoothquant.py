@@ -21,7 +21,7 @@ from inlay.model.reference import Session
 from inlay.prepare import smoothquant
 from inlay.prepare.model import PreparedModel, Request, prepare
 from inlay.prepare.smoothquant import ProductNoise, QuantMode, Scales, Variant, find_scales, smoothed
-from inlay.quant import positions
+from inlay.quant import padding_propagation
 from inlay.quant.accuracy import Outputs
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.onnxruntime.target import capabilities_for
@@ -281,7 +281,7 @@ def test_what_the_model_goes_by_is_found_out_once(tmp_path: Path, monkeypatch: p
         asked.append(mask)
         return True
 
-    monkeypatch.setattr(positions, "_goes_by", ask)
+    monkeypatch.setattr(padding_propagation, "_goes_by", ask)
     assert observe(found, samples).positions.mask == "mask"
     assert not asked
     assert observe(prepared, samples).positions.mask == "mask"
