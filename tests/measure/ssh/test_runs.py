@@ -1,6 +1,6 @@
 """Whole runs on a board: the same bytes as without one, and no record lost though the connection is cut at random.
 
-Twenty cuts are on a board of the Python here, six further ones on the emulated ARM64 board, where all takes longer.
+Twenty cuts are on a board of the Python here, three further ones on the emulated ARM64 board, where all takes longer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def options(count: int, data: Sequence[Feed] = ()) -> dict[str, Any]:
 
 
 class Cuts:
-    """Cuts a board off at random moments: not again before the call that it hit was answered.
+    """Cuts a board off at random moments: not again before the call that it hit was answered, as a board that is lost
+    three times in one is taken for a model's victim. A call may load the model first.
 
     Args:
         board: that is cut off.
@@ -81,10 +82,10 @@ class Cuts:
             self._armed = threading.Thread(target=self._cut, args=(way, wait_s, method))
             self._armed.start()
 
-    def answered(self, method: str) -> None:
+    def answered(self, method: str, arguments: Sequence[Any]) -> None:
         """An answer has come."""
         is_over = self._armed is None or not self._armed.is_alive()
-        self._settled = self._settled or (is_over and method == "ask")
+        self._settled = self._settled or (is_over and method == "ask" and arguments[1] != "load")
 
     def _cut(self, way: Any, wait_s: float, method: str) -> None:
         time.sleep(wait_s)
@@ -104,7 +105,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, cuts: Cuts) -> None:
     def risky(self: SshDevice, method: str, arguments: Sequence[Any], limit_s: float) -> Any:
         cuts.before(method)
         answer = request(self, method, arguments, limit_s)
-        cuts.answered(method)
+        cuts.answered(method, arguments)
         return answer
 
     monkeypatch.setattr(SshDevice, "_request", risky)
@@ -179,7 +180,7 @@ def test_packages_of_another_architecture_on_a_board(arm: Board, tmp_path: Path)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("name", "count", "most"), [("mnist", 3, 6), ("ppocr_cls", 4, 0)])
+@pytest.mark.parametrize(("name", "count", "most"), [("mnist", 3, 3), ("ppocr_cls", 4, 0)])
 def test_a_trained_model_tuned_on_an_emulated_board(
     name: str, count: int, most: int, arm: Board, real_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
