@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inlay.patterns.evolve import Evolve
 from inlay.patterns.search_space import find_search_space
-from inlay.search.base import Chain, Dialogue, LazyStrategy, Scripted, Strategy
+from inlay.search.base import Chain, Dialogue, Scripted, Strategy
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing import StrategyTestCase
 from inlay.trial import Proposal, Trial
@@ -92,26 +92,25 @@ def test_chains_nest_and_may_be_empty() -> None:
     assert origins(talk(nested)) == ["a", "b", "c"]
 
 
-def test_a_lazy_strategy_is_made_once_when_its_turn_comes() -> None:
+def test_a_strategy_is_made_once_when_its_turn_comes() -> None:
     first, made = Listing("a"), list[Listing]()
 
     def make() -> Strategy:
         made.append(Listing(f"after {len(first.told)} trials", "z"))
         return made[-1]
 
-    lazy = LazyStrategy("lazy", make)
-    trials = talk(Chain([first, lazy]))
+    chain = Chain([first, make])
+    trials = talk(chain)
     assert origins(trials) == ["a", "after 1 trials", "z"]
-    assert lazy.strategy is made[0]
     assert len(made) == 1
     assert made[0].told == trials[1:]
-    assert lazy.ask() is None
+    assert chain.ask() is None
     assert len(made) == 1
 
 
-def test_telling_a_lazy_strategy_before_it_was_asked_is_an_error() -> None:
+def test_telling_a_chain_before_it_was_asked_is_an_error() -> None:
     with pytest.raises(AssertionError, match="without ask"):
-        LazyStrategy("lazy", Listing).tell(answer(proposal("a")))
+        Chain([lambda: Listing("a")]).tell(answer(proposal("a")))
 
 
 def composed(seed: int) -> Strategy:
@@ -130,7 +129,7 @@ def composed(seed: int) -> Strategy:
         return Scripted("last", lambda: adaptive(f"best {best:.6f} ", np.random.default_rng([seed, len(seen)])))
 
     rng = np.random.default_rng(seed)
-    return Chain([Scripted("first", lambda: adaptive("a", rng)), Listing("b"), LazyStrategy("last", last)])
+    return Chain([Scripted("first", lambda: adaptive("a", rng)), Listing("b"), last])
 
 
 @given(st.integers(0, 20), st.integers(0, 13))
@@ -168,8 +167,7 @@ def test_evolve_starts_from_the_incumbent_of_the_strategy_before() -> None:
             incumbents.append(trial.proposal.placement)
 
     space = find_search_space(graph, RULES)
-    lazy = LazyStrategy("evolve", lambda: Evolve(space, incumbents[-1]))
-    chain = Chain([Scripted("once", once), lazy])
+    chain = Chain([Scripted("once", once), lambda: Evolve(space, incumbents[-1])])
     evaluator = PlantedEvaluator(planted_latency(space, "mixed"))
     one = chain.ask()
     assert one is not None
@@ -180,4 +178,3 @@ def test_evolve_starts_from_the_incumbent_of_the_strategy_before() -> None:
     chain.tell(evaluator(two))
     drive(chain, evaluator)
     assert evaluator.best <= 50.5
-    assert isinstance(lazy.strategy, Evolve)

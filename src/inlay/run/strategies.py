@@ -6,7 +6,7 @@ What they ask (profiles, noise, costs of earlier runs) is answered from the jour
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from inlay.run.noise_probes import Probes
 from inlay.run.preparation import Calibrated
 from inlay.run.schedule import PROBING, PROFILING, SOLVING
 from inlay.run.session import Session
-from inlay.search.base import Chain, LazyStrategy, Strategy
+from inlay.search.base import Chain, Strategy
 from inlay.search.baselines import FLOAT, Anchors, anchor_units
 from inlay.search.cost_prior import CostParameters
 from inlay.search.guided import Guided
@@ -93,9 +93,9 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
         for name, units in anchor_units(prepared.graph, prepared.units).items()
         if name != FLOAT and all(precision == STATIC for precision in units.values())
     }
-    further = {name: LazyStrategy(name, partial(begun, each)) for name, each in joined.items()}
+    further = {name: partial(begun, each) for name, each in joined.items()}
     refine = Refine(prepared.selectable, prepared.label, anchors.trials, low_precision)
-    after_anchors: dict[str, list[Strategy]] = {
+    after_anchors: dict[str, list[Strategy | Callable[[], Strategy]]] = {
         **{name: [each] for name, each in further.items()},
         "auto": [guided, *(() if evaluator.times_kernels else (refine,)), *further.values()],
         "guided": [guided],

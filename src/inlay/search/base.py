@@ -79,54 +79,36 @@ class Scripted:
 
 
 class Chain:
-    """Strategies one after another: each begins when the one before it is exhausted, unless it is ``done`` by then."""
+    """Strategies one after another: each begins when the one before it is exhausted, unless it is ``done`` by then.
+
+    Args:
+        strategies: or what makes one at its turn, such as an ``Evolve`` that starts from the incumbent of that moment.
+    """
 
     name = "chain"
 
-    def __init__(self, strategies: Sequence[Strategy], done: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, strategies: Sequence[Strategy | Callable[[], Strategy]], done: Callable[[], bool] = lambda: False
+    ) -> None:
         self._left, self._done = list(strategies), done
+        self._now: Strategy | None = None  # whose turn it is
 
     def ask(self) -> Proposal | None:
         """The next proposal of the first strategy that has one."""
         while self._left:
-            proposal = self._left[0].ask()
+            if self._now is None:
+                self._now = self._left[0]() if callable(self._left[0]) else self._left[0]
+            proposal = self._now.ask()
             if proposal is not None:
                 return proposal
-            self._left = [] if self._done() else self._left[1:]
+            self._now, self._left = None, [] if self._done() else self._left[1:]
         return None
 
     def tell(self, trial: Trial) -> None:
         """Tell the strategy that asked."""
-        self._left[0].tell(trial)
+        assert self._now is not None, "tell without ask"
+        self._now.tell(trial)
 
     def upcoming(self, count: int) -> Sequence[Placement]:
         """As the strategy that asked last says."""
-        return self._left[0].upcoming(count) if self._left else ()
-
-
-class LazyStrategy:
-    """A strategy that is made at its first ``ask``, from what the strategies before it found.
-
-    Args:
-        make: makes the strategy, such as an ``Evolve`` that starts from the incumbent of that moment.
-    """
-
-    def __init__(self, name: str, make: Callable[[], Strategy]) -> None:
-        self.name = name
-        self._make = make
-        self.strategy: Strategy | None = None  # what was made; None before the first `ask`
-
-    def ask(self) -> Proposal | None:
-        """The next proposal of the strategy."""
-        if self.strategy is None:
-            self.strategy = self._make()
-        return self.strategy.ask()
-
-    def tell(self, trial: Trial) -> None:
-        """Tell the strategy."""
-        assert self.strategy is not None, "tell without ask"
-        self.strategy.tell(trial)
-
-    def upcoming(self, count: int) -> Sequence[Placement]:
-        """As the strategy says, once it is made."""
-        return () if self.strategy is None else self.strategy.upcoming(count)
+        return () if self._now is None else self._now.upcoming(count)

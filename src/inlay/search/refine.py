@@ -21,9 +21,7 @@ from inlay.types import Placement
 Label = Callable[[frozenset[str]], Placement]  # the placement in which the named units run in low precision
 
 _MAX_FLOAT_SHARE = 0.5  # share of the units: with more of them in float, little of an anchor's speed is left to repair
-_MIN_SEGMENT_SHARE = (
-    1 / 32
-)  # of the units, the shortest segment that is flipped: a round of flips doubles with each halving
+_MIN_SEGMENT_SHARE = 1 / 32  # of the units; a round of flips doubles with each halving of the segments
 _NOISE_OF_FAILURE = 1e3  # noise power over signal power that a failed trial is taken to have: nothing but noise
 
 

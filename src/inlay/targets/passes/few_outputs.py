@@ -20,9 +20,7 @@ from inlay.model.passes.steps import FUNCTIONS, Steps, constant_of, ints, is_sta
 
 MOST_OUTPUTS = 8  # the most of the figures above that pay: vectors of 16 floats are half empty then
 LEAST_KERNEL = 3  # rows and columns: smaller windows were not measured, and share less
-LEAST_PRODUCTS = (
-    64  # of a result: above 27 (3 inputs, 3x3), where moving pixels costs what products save, and below 576
-)
+LEAST_PRODUCTS = 64  # of a result: at 27 (3 inputs, 3x3) moving pixels costs what products save, at 576 it does not
 LEAST_PIXELS = 256  # of the image that it makes
 _SIZE = 2
 
