@@ -90,8 +90,7 @@ def key_of(prepared: PreparedModel, target: Capabilities, samples: Samples) -> s
 def keep(path: Path, key: str, calibration: Calibration) -> None:
     """Write a calibration under its key. Raises UsageError when it cannot be written."""
     content = [calibration.digest, calibration.table.as_json(), calibration.rounding.digest]
-    text = json.dumps([key, _sum(content), *content])
-    head = np.frombuffer(text.encode(), np.uint8)
+    head = np.frombuffer(json.dumps([key, _sum(content), *content]).encode(), np.uint8)
     with replacing(path, UsageError) as fresh:
         save_feed(fresh, {_HEAD: head, **calibration.rounding.as_arrays()}, compressed=True)
 

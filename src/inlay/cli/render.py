@@ -11,7 +11,7 @@ from inlay.quant.tasks.task import broken
 from inlay.run.compare import BenchRow
 from inlay.run.inspection import DryRun, Inspection, Quantizable
 from inlay.run.instant.calibrate_machine import Calibrated
-from inlay.run.result import AnchorResult, Best, TuneResult, why_kept
+from inlay.run.result import AnchorResult, TuneResult, why_kept
 from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL
 from inlay.search.cost_table import Fit
@@ -60,7 +60,8 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
         why = why_kept(result.bound, result.undecided, bool(result.not_timed), best.confirmed)
         yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} {unit}); {why}."
     else:
-        what = "float, normalized" if best.is_float else _what(best)
+        pairs = f", {counted(best.qdq_pairs, 'Q/DQ pair')}" if best.qdq_pairs else ""  # at run time there are none
+        what = "float, normalized" if best.is_float else f"{best.origin}{pairs}"
         yield (
             f"{verdict_word}: {shown_ratio(best.speedup)} over the given model "
             f"({result.baseline_ms:.3f} {unit} -> {shown_latency(best.latency_ms, best.speedup, unit)}): {what}."
@@ -99,13 +100,6 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
 
 
-def _what(best: Best) -> str:
-    pairs = (
-        f", {counted(best.qdq_pairs, 'Q/DQ pair')}" if best.qdq_pairs else ""
-    )  # what is quantized at run time has none
-    return f"{best.origin}{pairs}"
-
-
 def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str) -> Sequence[str]:
     accuracy = outcome.accuracy
     metric = "" if accuracy.metric is None else f"{accuracy.metric:.4f}, "
@@ -117,8 +111,7 @@ def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str)
     latency = outcome.latency
     if not latency.speedup.is_told:
         return anchor.name, "-", UNTOLD, shown
-    ms = shown_latency(latency.ns / 1e6, latency.speedup, unit)
-    return anchor.name, ms, shown_ratio(latency.speedup), shown
+    return anchor.name, shown_latency(latency.ns / 1e6, latency.speedup, unit), shown_ratio(latency.speedup), shown
 
 
 def task_lines(accuracy: Accuracy, where: str) -> Iterator[str]:

@@ -164,8 +164,7 @@ def _workload_of(
     samples: Sequence[Feed], specs: Sequence[InputSpec], wishes: Sequence[ShapeWish], most: int
 ) -> Workload:
     if wishes:
-        feeds = [_of_shape(samples, specs, wish) for wish in wishes]
-        return _shared(feeds, [wish.weight for wish in wishes])
+        return _shared([_of_shape(samples, specs, wish) for wish in wishes], [wish.weight for wish in wishes])
     shapes = [shapes_of(feed) for feed in samples]
     counted = Counter(shapes)
     if len(counted) <= most:

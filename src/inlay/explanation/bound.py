@@ -23,7 +23,7 @@ from inlay.explanation.explanation import Bound
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.model import prepare
 from inlay.space.units import Unit
 from inlay.targets.base import Capabilities, unit_of
 from inlay.types import Placement
@@ -55,7 +55,9 @@ def bound(
         writer = CandidateWriter(prepared, table, "bound", worker.fingerprint.digest)
         full = prepared.label(frozenset(u.name for u in prepared.selectable))
         plain, low = (
-            _profiled(prepared, writer, placement, worker, feed).scaled(factor) for placement in (Placement(), full)
+            profiled(worker, writer.write(placement), feed, policy.PROFILE_LEAST, graph, prepared.rules).scaled(factor)
+            for placement in (Placement(), full)
+            for graph in [ir.from_proto(writer.proto(placement)).graph]
         )
     except InlayError as error:
         return Bounded(None, {}, f"what INT8 could bring is not known: {error}")
@@ -64,15 +66,7 @@ def bound(
     gains = {n: (a - b) / 1e6 for n, (a, b) in times.items() if units[n].selectable and low.is_low(n)}
     best = plain.unknown_ns + sum(min(a, b) if n in gains else a for n, (a, b) in times.items())
     barriers = tuple(_barriers(units, times, gains, low, unit_of(worker.fingerprint.facts)))
-    found = Bound(plain.total_ns / 1e6, low.total_ns / 1e6, best / 1e6, barriers)
-    return Bounded(found, gains)
-
-
-def _profiled(
-    prepared: PreparedModel, writer: CandidateWriter, placement: Placement, worker: Worker, feed: Path
-) -> Executed:
-    graph = ir.from_proto(writer.proto(placement)).graph
-    return profiled(worker, writer.write(placement), feed, policy.PROFILE_LEAST, graph, prepared.rules)
+    return Bounded(Bound(plain.total_ns / 1e6, low.total_ns / 1e6, best / 1e6, barriers), gains)
 
 
 def _time(unit: Unit, found: Executed) -> float:

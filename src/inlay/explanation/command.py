@@ -143,7 +143,11 @@ def _reasons(found: Explanation, every: bool) -> Iterator[str | Table]:
         members.sort(key=lambda o: -o.cost_ms)
         cost = sum(o.cost_ms for o in members)
         codes = " + ".join(r.code for r in members[0].reasons)
-        yield f"  {codes}: {len(members)} x {_types(members)}, {cost:.3f} {unit}{_gain(members, unit)}"
+        types = list(dict.fromkeys(o.op_type for o in members))
+        listed = ", ".join(types[:3]) + (" and others" if len(types) > 3 else "")
+        gain = sum(o.gain_ms or 0.0 for o in members)
+        less = f"; in INT8 {gain:.3f} {unit} less" if gain > 0 else ""
+        yield f"  {codes}: {len(members)} x {listed}, {cost:.3f} {unit}{less}"
         for operator in members if every else members[:_NAMES]:
             yield f"    {operator.name} ({operator.kernel}, {operator.cost_ms:.3f} {unit})"
             for reason in operator.reasons:
@@ -172,16 +176,6 @@ def _slower(found: Explanation, every: bool) -> Iterator[str]:
         if not every and len(members) > _NAMES:
             yield f"    and {len(members) - _NAMES} more"
     yield "  Keep them in float, or quantize them in another form: --repair tries both."
-
-
-def _types(members: list[Operator]) -> str:
-    types = list(dict.fromkeys(o.op_type for o in members))
-    return ", ".join(types[:3]) + (" and others" if len(types) > 3 else "")
-
-
-def _gain(members: list[Operator], unit: str) -> str:
-    gain = sum(o.gain_ms or 0.0 for o in members)
-    return f"; in INT8 {gain:.3f} {unit} less" if gain > 0 else ""
 
 
 def _waste(found: Explanation, every: bool) -> Iterator[str]:

@@ -116,8 +116,7 @@ def explain(
         at_most = Bounded(None, {})
         if not quantized:
             stage("find out what INT8 could bring")
-            capabilities = Capabilities.of(target)
-            at_most = bound(file, capabilities, samples, worker, folder / "bound", feed, runs.factor)
+            at_most = bound(file, Capabilities.of(target), samples, worker, folder / "bound", feed, runs.factor)
         wide = ""
         if rules.halves and samples.kind != "random" and deadline.left:
             stage("find what loses too much in half precision")

@@ -94,8 +94,7 @@ def in_float(
         gain, median_ns = None, 0.0
         if "latency" not in worker.lacks:
             slot = 0 if worker.deterministic else policy.TIMED_SLOT_NS
-            timing = worker.time(made, feed, policy.TIMED_BLOCKS, slot, 0, lambda: deadline.left)
-            given, plain = timing.models
+            given, plain = worker.time(made, feed, policy.TIMED_BLOCKS, slot, 0, lambda: deadline.left).models
             gain, median_ns = speedup(plain, given), plain.median_ns
         ran = profiled(worker, made[1], feed, policy.repeats(median_ns), models[1].graph, rules)
     except TargetError as error:

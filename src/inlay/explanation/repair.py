@@ -154,8 +154,7 @@ def _best(
         if best is not None and is_last:
             break
         made = load(path)
-        outputs = worker.run(Artifact(path.resolve(), made.sha256), subject.feeds)
-        accuracy = subject.judge.judge(outputs, in_task=True)
+        accuracy = subject.judge.judge(worker.run(Artifact(path.resolve(), made.sha256), subject.feeds), in_task=True)
         why = less_accurate(accuracy, subject.accuracy)
         if why:
             problem = f"the fastest {why}"

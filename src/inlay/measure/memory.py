@@ -51,5 +51,4 @@ def _largest() -> int | None:
         return None
     import resource  # there is none on Windows
 
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(most) * (1 if sys.platform == "darwin" else 1024)
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

@@ -127,8 +127,7 @@ class Meter:
         is_first = blocks < 2 * protocol.first_blocks
         if versus.value < (policy.LOST_FIRST if is_first else policy.LOST_LATER) or blocks >= protocol.most_blocks:
             return True
-        power = predictive_power(versus, protocol.level, blocks, protocol.most_blocks)
-        return power < policy.MIN_PREDICTIVE_POWER
+        return predictive_power(versus, protocol.level, blocks, protocol.most_blocks) < policy.MIN_PREDICTIVE_POWER
 
 
 def predictive_power(found: Interval, level: float, blocks: int, most: int) -> float:

@@ -144,8 +144,7 @@ class Service:
         before = self._thermometer.heat()
         for i in map(int, order):
             path = feeds[i][0]
-            repeats = [self._repeats[k, reading][path] for k in keys]
-            blocks[i] = run_block(executables, repeats, self._feed(path), rng)
+            blocks[i] = run_block(executables, [self._repeats[k, reading][path] for k in keys], self._feed(path), rng)
         found = asdict(weighted([blocks[i] for i in range(len(feeds))], [weight for _, weight in feeds]))
         if any(m.is_real for m in models) and self._thermometer.heat().since(before):
             found.update(hit=[1.0] * len(keys), throttled=", ".join(self._thermometer.state().values()) or "it says so")

@@ -86,8 +86,7 @@ def _refine_all(colour: list[int], before: Neighbours, after: Neighbours) -> Non
     while distinct < count:
         for vertices, neighbours in ((range(count), before), (range(count - 1, -1, -1), after)):
             for vertex in vertices:
-                around = _hash_neighbours(colour, neighbours[vertex])
-                colour[vertex] = hash_combine(colour[vertex], around)
+                colour[vertex] = hash_combine(colour[vertex], _hash_neighbours(colour, neighbours[vertex]))
         now = len(set(colour))
         if now == distinct:
             return

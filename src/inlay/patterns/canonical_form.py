@@ -86,8 +86,7 @@ def _canonical_form(graph: RegionGraph) -> Form:
     order = sorted(range(len(nodes)), key=lambda i: rank[first_node + i])
     child_order = sorted(range(len(graph.children)), key=lambda c: rank[first_child + c])
     reads = [_canonical_reads(nodes[i], rank) for i in order]
-    lines = _serialized(graph, rank, order, child_order, reads)
-    text = "\n".join((graph.type, *lines))
+    text = "\n".join((graph.type, *_serialized(graph, rank, order, child_order, reads)))
     return Form(
         hashlib.sha256(text.encode()).hexdigest()[:20],
         tuple(rank),

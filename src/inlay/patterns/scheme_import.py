@@ -34,8 +34,7 @@ class ImportReport:
     @property
     def sites(self) -> int:
         """Number of sites, all of which are accounted for."""
-        fields = self.points, self.implied, self.kept, self.unknown, self.lost, self.within
-        return sum(map(len, fields))
+        return sum(map(len, (self.points, self.implied, self.kept, self.unknown, self.lost, self.within)))
 
     def __str__(self) -> str:
         lines = [

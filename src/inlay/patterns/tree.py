@@ -252,8 +252,7 @@ def _build(graph: Graph, root: _Draft) -> RegionTree:
     children_of: list[list[Region]] = [[] for _ in drafts]
     for region_id in range(len(drafts) - 1, -1, -1):
         draft, parent, begin = drafts[region_id]
-        children = tuple(reversed(children_of[region_id]))
-        region = _region(graph, live_ranges, draft, region_id, parent, begin, children)
+        region = _region(graph, live_ranges, draft, region_id, parent, begin, tuple(reversed(children_of[region_id])))
         built.append(region)
         if parent is not None:
             children_of[parent].append(region)

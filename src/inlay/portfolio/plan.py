@@ -85,8 +85,7 @@ def read_plan(path: Path) -> FleetPlan:
         models, targets = _listed(found, "models", "model"), _listed(found, "targets", "target")
         constraints = _listed(found, "constraints")
         runs = [{**defaults, **m, **t, **c} for m, t, c in product(models, targets, constraints)]
-        entries = map(_entry, _names(runs, len(constraints)), runs)
-        return FleetPlan(tuple(entries), _seconds(found.get("budget")))
+        return FleetPlan(tuple(map(_entry, _names(runs, len(constraints)), runs)), _seconds(found.get("budget")))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 

@@ -50,8 +50,7 @@ class Pipeline:
             said |= {} if part.seconds is None else {"seconds": round(part.seconds, 6)}
             models.append(said)
         found = {"program": self.program, "models": models} if self.program else {"models": models}
-        text = yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=120)
-        write_text(folder / PIPELINE, _HEAD + text)
+        write_text(folder / PIPELINE, _HEAD + yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=120))
         return folder / PIPELINE
 
 

@@ -155,8 +155,7 @@ class Given:
     def workload(self, rng: np.random.Generator, shapes: Sequence[str], batch: Batch) -> Workload:
         """What latency is measured on. Raises UsageError where the inputs do not take what is asked for."""
         wishes, batches = parse_shapes(shapes, self.specs), batch_wishes(parse_batch(batch), self.specs)
-        samples = self.samples_or_random(rng, max(1, len(wishes)), wishes)
-        return workload_of(samples.feeds, self.specs, wishes, batches)
+        return workload_of(self.samples_or_random(rng, max(1, len(wishes)), wishes).feeds, self.specs, wishes, batches)
 
     def masked(self, samples: Samples, mask: str) -> Samples:
         """``samples`` with ``--mask``. Raises UsageError where the model has no such input."""

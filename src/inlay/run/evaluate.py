@@ -258,8 +258,7 @@ class Evaluator:
             race = self._meter.race("race", self._baseline_file, self._baseline_file, artifact, brief)
         self.tally.measurements += 1
         outcome: Outcome = Measured(race.latency, accuracy)
-        accepted = accuracy.feasible and race.versus.shows_gain()
-        return Trial(proposal, outcome, accepted, race.versus)
+        return Trial(proposal, outcome, accuracy.feasible and race.versus.shows_gain(), race.versus)
 
     def _drop(self, artifact: Artifact) -> None:
         """Free a model in the worker and on disk."""

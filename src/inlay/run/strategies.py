@@ -202,8 +202,7 @@ class _Asked:
     def _machine_costs(self) -> MachineCosts:
         found = self.session.worker.fingerprint
         target = create(self.session.inputs.config.target, found.facts)
-        config = self.session.inputs.config
-        return read_costs(target, found, own=_shares_costs(self.session), given=config.costs)
+        return read_costs(target, found, own=_shares_costs(self.session), given=self.session.inputs.config.costs)
 
     def _sensitivity(self) -> Sensitivity:
         if self.session.journal.fact(SENSITIVITY) is None:

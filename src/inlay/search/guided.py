@@ -152,8 +152,7 @@ class Guided(Scripted):
         """Solve and try, until the solution is a labeling that was tried."""
         surrogate = self.surrogate
         if not self._keeps_to_bound:
-            problem = surrogate.expected_problem()
-            unconstrained = surrogate.solver.solve_unconstrained(problem, [surrogate.best])
+            unconstrained = surrogate.solver.solve_unconstrained(surrogate.expected_problem(), [surrogate.best])
             if surrogate.trial(unconstrained) is None:
                 yield from self._try(unconstrained, "cut without a bound", timed=True)
         yield from self._wrong()

@@ -159,8 +159,7 @@ class Solver:
             self._noise = NoiseModel(self._graph, self._sensitivity(), self._outputs, self._in_float(), most)
             for name, trial in self._anchors.items():
                 if name in self._chosen and trial.accuracy is not None and self._chosen[name]:
-                    labels = self._graph.labels(self._chosen[name])
-                    self.update(labels, trial.accuracy)
+                    self.update(self._graph.labels(self._chosen[name]), trial.accuracy)
 
     def _in_float(self) -> list[float]:
         """Noise of the model in float at each output, as measured."""

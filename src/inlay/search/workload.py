@@ -48,8 +48,7 @@ _MOVED = 8.0  # multiply-accumulates in float32 that take as long as reading or 
 
 def work(graph: Graph, unit: Unit) -> float:
     """About how long a unit takes in float32 on a CPU, in multiply-accumulates."""
-    load = unit_workload(graph, unit)
-    _, products, moved, constants = load.features
+    _, products, moved, constants = unit_workload(graph, unit).features
     return products + _MOVED * (moved + constants)
 
 

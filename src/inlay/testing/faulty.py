@@ -178,8 +178,7 @@ class FaultyTarget:
     def fingerprint(self) -> Fingerprint:
         """That of the target below; the first thing that a worker asks for, so faults at start strike here."""
         self.strike("start", None)
-        found = self._base.fingerprint()
-        return Fingerprint(self.name, {**found.facts, "fault": self._name, "place": self._place})
+        return Fingerprint(self.name, {**self._base.fingerprint().facts, "fault": self._name, "place": self._place})
 
     def rules(self) -> Rules:
         """Those of the target below."""

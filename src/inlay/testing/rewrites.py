@@ -262,8 +262,7 @@ def _powers_of_two(prepared: PreparedModel, table: QParamsTable, placement: Plac
         value = prepared.graph.value_of(port)
         if qtype is not QType.INT32 and not qtype.dynamic:  # biases follow from the others
             params = table.params(value, qtype)
-            scale = tuple(2.0 ** math.ceil(math.log2(s)) for s in params.scale)
-            found[value, qtype] = replace(params, scale=scale)
+            found[value, qtype] = replace(params, scale=tuple(2.0 ** math.ceil(math.log2(s)) for s in params.scale))
     return QParamsTable(prepared.graph, prepared.rules, {}, found)
 
 

@@ -85,8 +85,7 @@ def contenders_of(
     kept = [incumbent] if accurate(incumbent) else []
     shown = [c for c in fastest if samples and c.placement and _is_shown(c, samples)][:1]
     wishes = [*kept, *fastest[:1], *anchors[:1], *floats, *shown, *safest, *fastest[1 : most - 2]]
-    unique = {c.key: c for c in wishes if c.key != judged[0].key}
-    return list(unique.values())[:most]
+    return list({c.key: c for c in wishes if c.key != judged[0].key}.values())[:most]
 
 
 def shows_its_fastest(judged: Sequence[Candidate], samples: int) -> bool:

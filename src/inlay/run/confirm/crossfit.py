@@ -65,8 +65,7 @@ def folds(session: Session, ranged: bool) -> Iterator[Fold]:
             yield Fold(parts.calibration.part([i]), others if ranged else None)
         return
     yield Fold(parts.selection)
-    rest = parts.selection.and_then(parts.verification)
-    yield Fold(parts.calibration, rest if ranged else None)
+    yield Fold(parts.calibration, parts.selection.and_then(parts.verification) if ranged else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +108,7 @@ class CrossFit:
             found = Evidence(bound, state(unseen_db)) if unseen_db else None
         else:
             found = self.evidence(entry.file, entry.candidate.placement, unseen_db, until, final=False)
-        searched = entry.candidate.trial.accuracy
-        return self.evaluated(found, entry.file, entry.candidate.placement, searched, until)
+        return self.evaluated(found, entry.file, entry.candidate.placement, entry.candidate.trial.accuracy, until)
 
     def evaluated(
         self,

@@ -56,8 +56,7 @@ def kept_or(confirmed: Confirmed, confirmation: Confirmation) -> Confirmed:
     """The decision, or the winner of before where this one confirms no gain and does not refute that; recorded."""
     best, journal = confirmed.best, confirmation.session.journal
     if best.confirmed and confirmed.placement and best.speedup.shows_gain():
-        found = Winner(confirmed.key, best.speedup, best.over_float, confirmed.baseline_ms * 1e6)
-        journal.record_fact(WINNER, found)
+        journal.record_fact(WINNER, Winner(confirmed.key, best.speedup, best.over_float, confirmed.baseline_ms * 1e6))
         return confirmed
     winner = journal.fact(WINNER)
     if winner is None:

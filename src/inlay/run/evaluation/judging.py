@@ -113,8 +113,7 @@ class Verdict:
             return noise_of(-more_db)
         if self.failure:
             return math.inf
-        shares = [s.fall / max(s.allowed, 1e-12) for s in self.scores if s.allowed is not None]
-        return max(shares, default=0.0)
+        return max([s.fall / max(s.allowed, 1e-12) for s in self.scores if s.allowed is not None], default=0.0)
 
     @property
     def why(self) -> str:
@@ -267,8 +266,7 @@ class EvaluationJudge:
         """How each score falls with noise, and what is allowed, as far as models were evaluated."""
         found = []
         for each in self.allowed:
-            points = [p for (score, _), p in self.points.items() if score == each.name]
-            relation = fitted(each.name, points)
+            relation = fitted(each.name, [p for (score, _), p in self.points.items() if score == each.name])
             if relation is not None:
                 found.append((relation, each.drop))
         return found
@@ -276,8 +274,7 @@ class EvaluationJudge:
     def needs_db(self, share: float = 1.0) -> float | None:
         """SQNR that a share of the allowed falls asks for; None where no model says so."""
         asked = [r.least_db(share * drop) for r, drop in self.relations() if drop is not None]
-        known = [db for db in asked if np.isfinite(db)]
-        return max(known, default=None)
+        return max([db for db in asked if np.isfinite(db)], default=None)
 
     def notes(self) -> list[str]:
         """What people should know of the evaluation besides its verdicts."""

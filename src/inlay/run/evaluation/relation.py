@@ -79,8 +79,7 @@ def fitted(name: str, points: Sequence[Point]) -> Relation | None:
     if not known:
         return None
     exponents = _EXPONENTS if len(known) >= _ENOUGH else _EXPONENTS[:1]
-    fits = [_fit(name, known, exponent) for exponent in exponents]
-    return min(fits, key=lambda each: each[0])[1]
+    return min([_fit(name, known, exponent) for exponent in exponents], key=lambda each: each[0])[1]
 
 
 def _fit(name: str, points: tuple[Point, ...], exponent: float) -> tuple[float, Relation]:

@@ -263,8 +263,7 @@ class _Race:
                 accuracy = self._accuracy(artifact)
         except TargetError as error:
             return _Built(choice, artifact, None, False, str(error) or type(error).__name__)
-        kept = accuracy is None or accuracy.feasible
-        return _Built(choice, artifact, accuracy, kept)
+        return _Built(choice, artifact, accuracy, accuracy is None or accuracy.feasible)
 
     def _accuracy(self, artifact: Artifact) -> Accuracy | None:
         """On the scoring samples; None without samples. Raises TargetError where the model does not run."""

@@ -158,8 +158,7 @@ def _timed(
     forms = [(labels, placement, writer.write(placement)) for labels, placement in _placements(prepared, graph)]
     ran = [form for form in forms if _builds(worker, form[2])]
     timing = worker.time([artifact for _, _, artifact in ran], feed, _BLOCKS, _SLOT_NS, int(rng.integers(2**31)))
-    times = [model.median_ns for model in timing.models]
-    return _Timed(prepared.graph, CostParameters(graph), ran, times), feed
+    return _Timed(prepared.graph, CostParameters(graph), ran, [model.median_ns for model in timing.models]), feed
 
 
 def _totals(

@@ -261,8 +261,7 @@ class Instant:
         self._optimism_db = max(self._optimism_db or 0.0, hopeful_db, 0.0)
 
     def _placement(self, labels: np.ndarray) -> Placement:
-        plain = self._prepared.label(self._graph.precisions(labels))
-        return plain.with_rewrites(self._rewrites.rewrites)
+        return self._prepared.label(self._graph.precisions(labels)).with_rewrites(self._rewrites.rewrites)
 
     @cached_property
     def _probe(self) -> tuple[NoiseProbe, ProbeBudget] | None:

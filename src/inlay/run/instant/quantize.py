@@ -130,8 +130,7 @@ def quantize(
             machine = worker.fingerprint.facts.get("machine")
             with profiled_here(asked.target, machine, work) as here:
                 chosen, how = choose_by_costs(one_shot, known, resolved.placement, deadline, here)
-            recipe = recipe_for(prepared, chosen.placement)
-            resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
+            resolved = resolve(recipe_for(prepared, chosen.placement), prepared.graph, prepared.units, prepared.rules)
         else:
             with pooled(lab.open_pool):
                 chosen = choose_by_rules(one_shot, resolved.placement)
