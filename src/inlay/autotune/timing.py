@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from itertools import count
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -91,7 +90,5 @@ class Measurer:
     def __enter__(self) -> Measurer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -223,14 +223,12 @@ def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
     kind: Any = list[option.type] if option.repeated else option.type  # type: ignore[name-defined]
     if default is None:
         kind |= None
-    info = _argument(option) if option.positional else _option(option, parameter.name)
+    info = _option(option, parameter.name)
+    if option.positional:
+        info = typer.Argument(metavar=option.metavar, help=option.help, show_default=option.show_default)
     return inspect.Parameter(
         parameter.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
-
-
-def _argument(option: Option) -> Any:
-    return typer.Argument(metavar=option.metavar, help=option.help, show_default=option.show_default)
 
 
 def _option(option: Option, name: str) -> Any:

@@ -148,8 +148,7 @@ def _bands(sound: np.ndarray, rate: int, options: dict[str, float], spec: InputS
     count = min(likely)  # a piece has more frames than bands
     bands_first = sizes[0] == count
     frames = sizes[1] if bands_first else sizes[0]
-    found = log_mel(sound, rate, count, options)
-    for piece in _pieces(found, frames, float(np.log(options["floor"]))):
+    for piece in _pieces(log_mel(sound, rate, count, options), frames, float(np.log(options["floor"]))):
         turned = piece if bands_first else piece.T
         yield turned.reshape((1,) * (len(dims) - 2) + turned.shape)
 

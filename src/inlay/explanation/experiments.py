@@ -173,8 +173,7 @@ def does_run(laboratory: Laboratory, found: Sequence[Suspect], why: InlayError) 
     Raises:
         InlayError: ``why``, where no row does.
     """
-    rows = dict.fromkeys(f.row.name for s in found for f in s.faults if f.row.mend is not None)
-    for name in rows:
+    for name in dict.fromkeys(f.row.name for s in found for f in s.faults if f.row.mend is not None):
         mends = {s.name: tuple(f for f in s.faults if f.row.name == name) for s in found}
         mends = {operator: faults for operator, faults in mends.items() if faults}
         if laboratory.low_in(mends) is not None:

@@ -29,8 +29,7 @@ _LIMITS = {"unload": policy.CLOSE_LIMIT_S, "target": policy.START_LIMIT_S}
 def checked(answer: dict[str, Any]) -> dict[str, Any]:
     """A worker's answer, unless it is an error. Raises that TargetError."""
     if "error" in answer:
-        kind = _ERRORS.get(answer["stage"], TargetError)
-        raise kind(answer["error"])
+        raise _ERRORS.get(answer["stage"], TargetError)(answer["error"])
     return answer
 
 

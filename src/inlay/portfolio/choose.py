@@ -72,8 +72,7 @@ def choose_file(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Ch
     comparison.held.stage(f"look for one file for all: {len(found)} candidates on {len(labels)} targets")
     rows = {GIVEN: own[GIVEN], **{n: f for n, f in found.items() if f.digest != own[GIVEN].digest}}
     looked = comparison.look(dict.fromkeys(labels, rows))
-    ranked = sorted(rows, key=lambda row: regret(looked, row, rows, labels))
-    for row in ranked[:_TRIES]:
+    for row in sorted(rows, key=lambda row: regret(looked, row, rows, labels))[:_TRIES]:
         files = {**own, ONE: rows[row]}
         table, readings = comparison.measure(dict.fromkeys(labels, files))
         served = [r for r in (ONE, *labels, GIVEN) if all(table[r, label].serves for label in labels)]

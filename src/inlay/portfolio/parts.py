@@ -65,17 +65,13 @@ class Tuned:
         """Write the model of a point to ``path``."""
         point = self.points[at]
         if point.origin == ORIGINAL:
-            self.write_given(path)
+            placed(self.file.path, path)
         elif self.figures is not None and point.origin == self.figures.origin:
             placed(self.folder / "model.onnx", path)
         else:
             with scratch() as work:
                 select(self.folder, work / "model.onnx", Wish(min_sqnr_db=point.sqnr_db - 1e-9))
                 placed(work / "model.onnx", path)
-
-    def write_given(self, path: Path) -> None:
-        """Write the given model to ``path``."""
-        placed(self.file.path, path)
 
 
 def target_asked(wish: TuneOptions) -> str | TargetSpec:
@@ -243,7 +239,7 @@ def whole_judge(
     """
     given = held.work / "given" / FILES
     for each in parts:
-        each.write_given(given / f"{each.part.name}.onnx")
+        placed(each.file.path, given / f"{each.part.name}.onnx")
     judge = EvaluationJudge(
         evaluator=evaluator,
         bound=bound,

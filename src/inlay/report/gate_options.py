@@ -156,8 +156,7 @@ class Delivered:
 def options_said(command: str) -> dict[str, list[str]]:
     """The values of the options in a command line, by their flags; those without a value are left out."""
     found = dict[str, list[str]]()
-    words = shlex.split(command)
-    for flag, value in itertools.pairwise(words):
+    for flag, value in itertools.pairwise(shlex.split(command)):
         if flag.startswith("--") and not value.startswith("--"):
             found.setdefault(flag, []).append(value)
     return found
