@@ -362,11 +362,7 @@ def is_saved_set(folder: Path) -> bool:
 
 
 def open_set(folder: Path) -> Any:
-    """The data set, or its splits by name.
-
-    Raises:
-        DataError: the package is not installed, or cannot read it.
-    """
+    """The data set, or its splits by name. Raises DataError where the package is not installed, or cannot read it."""
     try:
         from datasets import load_from_disk
     except ImportError:

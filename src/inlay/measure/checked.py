@@ -120,11 +120,7 @@ def checked_readings(found: object, repeats: int) -> np.ndarray:
 
 
 def checked_outputs(found: object) -> dict[str, np.ndarray]:
-    """Outputs as arrays by name.
-
-    Raises:
-        RunFailed: they are something else, or hold Python objects.
-    """
+    """Outputs as arrays by name. Raises RunFailed where they are something else, or hold Python objects."""
     if not isinstance(found, Mapping):
         raise RunFailed(f"the runtime gave {type(found).__name__} instead of outputs by name")
     outputs = {name: as_text(array) if isinstance(array, np.ndarray) else array for name, array in found.items()}

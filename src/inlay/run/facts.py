@@ -193,11 +193,7 @@ def record_rounding(journal: Journal, rounding: Rounding) -> None:
 
 
 def rounding_of(journal: Journal) -> Rounding:
-    """How the run rounds weights.
-
-    Raises:
-        JournalError: it is damaged.
-    """
+    """How the run rounds weights. Raises JournalError where it is damaged."""
     choice = journal.fact(CHOICE)
     if choice is None or not choice.rounded:
         return NEAREST

@@ -40,11 +40,7 @@ class Address:
 
 
 def address_of(given: str, listed: Path = Path(DEVICES)) -> Address:
-    """The board that an option names.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """The board that an option names. Raises UsageError where it is neither."""
     if "://" in given:
         return _of_url(given, f"--device {given}")
     if not listed.is_file():
