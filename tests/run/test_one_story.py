@@ -125,8 +125,7 @@ def test_what_it_takes_to_decide_is_told() -> None:
     )
     said = open_words({"full-int8": Interval(2.71, 2.58, 5.32), "dynamic": UNBOUNDED}, plan, effort, full, 1, 0.1)
     assert said.startswith(
-        "1 of 24 deciding blocks leave open whether dynamic, full-int8 at least 2.58x (readings too few for more) are "
-        "faster"
+        "1 of 24 deciding blocks leave open whether dynamic, full-int8 (at least 2.58x) are faster: "
     )
     assert "give --budget " in said
     assert int(said.split("--budget ")[1].split("s")[0]) > 40

@@ -266,8 +266,8 @@ def quantizable(found: Quantizable) -> Iterator[str]:
     yield f"{able} of {counted(every, 'operator')} can run in INT8 (what is fused counts once):"
     listed = ", ".join(f"{n} of {total} {op}" for op, (n, total) in found.operators.items() if n)
     yield f"  {listed or 'none'}"
-    for form, count in found.forms.items():
-        yield f"  {form}: {count}"
+    if found.forms:
+        yield f"  in other forms: {', '.join(f'{count} {form}' for form, count in found.forms.items())}"
     for reason, count in found.reasons.items():
         yield f"  {count} x float: {reason}"
 

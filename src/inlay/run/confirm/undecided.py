@@ -135,7 +135,9 @@ def open_words(
     else:
         price = f"give --budget {plan.longer_s((wanted - blocks) * block_s, effort, full)}s or more"
     ranked = sorted(found.items(), key=lambda each: -each[1].value)[:_NAMED]
-    listed = ", ".join(f"{name} {shown_ratio(ratio)}" if ratio.is_told else name for name, ratio in ranked)
+    # how little is known of a wide one is what the sentence says anyway
+    told = {name: f" ({shown_ratio(ratio).partition(' (')[0]})" if ratio.is_told else "" for name, ratio in ranked}
+    listed = ", ".join(f"{name}{ratio}" for name, ratio in told.items())
     are = "is" if len(ranked) == 1 else "are"
     return f"{blocks} of {most} deciding blocks leave open whether {listed} {are} faster: {price}"
 

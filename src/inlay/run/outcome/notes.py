@@ -75,7 +75,8 @@ def notes_for(
     """
     confirmed, units = found.confirmed, about.units
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
-    own = [own_precision] if own_precision else []
+    own = list(_random_notes(about.data_kind))
+    own += [own_precision] if own_precision else []
     own += [f"NOT DECIDED: {confirmed.undecided}"] if confirmed.undecided else []
     if interrupted:
         return (
@@ -111,10 +112,13 @@ def notes_for(
     )
 
 
-def _data_notes(kind: str, verified: bool) -> Iterator[str]:
+def _random_notes(kind: str) -> Iterator[str]:
     if kind == "random":
         yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
-    elif not verified:
+
+
+def _data_notes(kind: str, verified: bool) -> Iterator[str]:
+    if kind != "random" and not verified:
         yield "there were too few samples to hold some back: the accuracy is that of samples that the search has seen"
 
 
