@@ -211,9 +211,17 @@ def test_the_table_is_made_of_what_was_recorded() -> None:
 
 
 @pytest.mark.exhaustive
-def test_models_are_measured_against_every_anchor(options: argparse.Namespace, monkeypatch: Any) -> None:
-    """The whole of it, on the stand-in: FP16 and INT8 beside it are made, timed and judged."""
+def test_models_are_measured_against_every_anchor(
+    options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole of it, on the stand-in, cut off at first: FP16 and INT8 beside it are made, timed and judged."""
     monkeypatch.setattr(gpu, "trained", lambda options: ["a"])
+    options.budget, options.limit = 600.0, 3600.0  # it ends long before; a busy machine must not refuse it
+    with monkeypatch.context() as cut:
+        cut.setattr(gpu, "at_most", lambda seconds: rows.at_most(4.0))
+        gpu.run(options)
+    assert "gpu: a: 4 s are over: the same command goes on" in capsys.readouterr().out
+    assert json.loads((options.out / "gpu.json").read_text())["rows"] == []
     gpu.run(options)
     (row,) = json.loads((options.out / "gpu.json").read_text())["rows"]
     assert "error" not in row

@@ -203,7 +203,7 @@ def kept_wide(file: ModelFile, target: Capabilities, samples: Samples, folder: P
     folder.mkdir()
     try:
         prepared = prepare(file, target, samples.feeds[0], folder)
-        prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, DEFAULT_MIN_SQNR_DB, deadline))
+        prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, DEFAULT_MIN_SQNR_DB, deadline, samples.mask))
     except InlayError as error:
         return f"what loses too much in {base.value} is not known: {error}"
     return told(prepared) or f"on the samples nothing loses too much in {base.value}"
