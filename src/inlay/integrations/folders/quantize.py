@@ -157,13 +157,14 @@ def _write_ort_config(path: Path, model: Path) -> None:
     """What optimum's ``ORTConfig`` reads: how the model was quantized. Its keys are those of optimum-onnx 0.1."""
     proto = onnx.load(model, load_external_data=False)
     types = sorted({n.op_type for n in proto.graph.node})
-    quantized = [t for t in ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulNBits") if t in types]
-    config = {
+    static = "QuantizeLinear" in types
+    config: dict[str, Any] = {
         "opset": next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), None),
         "optimization": {},
         "quantization": {
-            "is_static": "QuantizeLinear" in quantized,
+            "is_static": static,
             "format": "QDQ",
+            "mode": "QLinearOps" if static else "IntegerOps",  # it refuses others
             "per_channel": True,
             "operators_to_quantize": [],
             "nodes_to_quantize": [],
