@@ -26,7 +26,7 @@ from tests.support.examples import examples
 from tests.support.fixtures import MakeWorkspace
 from tests.support.float_models import graphs, placements
 from tests.support.onnx_queries import constants, producers, readers, through_qdq
-from tests.support.runtime import check_and_load
+from tests.support.runtime import CAN_MOVE_8_BITS, check_and_load
 from tests.support.workspace import Workspace
 
 MANY = settings(max_examples=examples(30))
@@ -166,6 +166,7 @@ def test_emitting_is_repeatable_and_leaves_no_traces(data: st.DataObject) -> Non
         assert space.emit(again).SerializeToString() == first
 
 
+@CAN_MOVE_8_BITS
 def test_the_default_model_gets_pairs(workspace: MakeWorkspace) -> None:
     """The properties above are not about empty placements only."""
     space = workspace(small_model())

@@ -21,10 +21,11 @@ from inlay.testing import Builder, concat_model, random_feed, residual_model, ru
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 from tests.support.fixtures import MakeWorkspace
 from tests.support.hand_written_qdq import insert_qdq_everywhere
-from tests.support.runtime import check_and_load
+from tests.support.runtime import CAN_MOVE_8_BITS, check_and_load
 from tests.support.runtime_quantizer import quantize_by_runtime
 
 
+@CAN_MOVE_8_BITS
 @pytest.mark.filterwarnings("ignore")  # the runtime's quantizer warns about this and that
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("activation", [QuantType.QUInt8, QuantType.QInt8])

@@ -19,6 +19,7 @@ from inlay.targets.base import Feed
 from inlay.testing import Builder, sqnr
 from inlay.types import Placement
 from tests.support.control_flow import CHANNELS, SHAPE, controlled, feed_for
+from tests.support.runtime import CAN_TAKE_BODIES
 from tests.support.workspace import Workspace
 
 FEW = range(10)
@@ -59,6 +60,7 @@ def turns(model: onnx.ModelProto, feed: dict[str, np.ndarray], at: int, want: np
     return any(sqnr(want, outputs[at]) <= LEAST_DB for outputs in run(model, noisy, 0))
 
 
+@CAN_TAKE_BODIES
 @pytest.mark.parametrize("seed", [*FEW, *MANY])
 def test_models_with_bodies(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)

@@ -18,7 +18,7 @@ from inlay.model.passes.branches import deciding_inputs
 from inlay.model.reference import ConstantEvaluator
 from inlay.testing import run_reference
 from tests.support.control_flow import controlled, feed_for
-from tests.support.runtime import check_and_load
+from tests.support.runtime import CAN_TAKE_BODIES, check_and_load
 
 FEW = range(12)
 MANY = [pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(12, 200)]
@@ -38,6 +38,7 @@ def operators(graph: onnx.GraphProto) -> Counter[str]:
     return sum(map(operators, bodies), Counter(n.op_type for n in graph.node))
 
 
+@CAN_TAKE_BODIES
 @pytest.mark.parametrize("seed", [*FEW, *MANY])
 def test_what_inputs_and_shapes_decide_is_decided(seed: int, tmp_path: Path) -> None:
     conditions = ("mode", "shape") if seed % 2 else ("mode", "shape", "data")

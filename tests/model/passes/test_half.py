@@ -19,7 +19,7 @@ from inlay.testing import random_feed, run_reference, small_model, sqnr
 from tests.support.fixtures import MakeWorkspace, RewriteModel
 from tests.support.float_rewrite_models import halves
 from tests.support.normalizing import no_roll_backs
-from tests.support.runtime import check_and_load
+from tests.support.runtime import CAN_MOVE_8_BITS, check_and_load
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -55,6 +55,7 @@ def conv_dtypes(model: ir.Model) -> set[ir.DataType]:
     return {v.dtype for n in model.graph if n.op_type == "Conv" for v in n.inputs if v is not None and v.dtype}
 
 
+@CAN_MOVE_8_BITS
 def test_a_model_in_half_precision_gets_8_bits(workspace: MakeWorkspace) -> None:
     """Outputs in half precision count in the accuracy, too."""
     model = halves(kept=False)
