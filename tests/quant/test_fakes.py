@@ -206,9 +206,20 @@ def two_factors(to: Written) -> str:
     return to.add("Mul", to.add("Clip", to.add("Round", to.add("Div", "x", 0.1)), 0.0, 9.0), 0.3)
 
 
+def nothing_times(to: Written) -> str:
+    return to.add("Mul", to.add("Clip", to.add("Round", to.add("Div", "x", 0.0)), 0.0, 9.0), 0.0)
+
+
+def spoiled(to: Written) -> str:
+    to.held["w"] = np.array([[np.nan] * 64] * 64, F)
+    return to.add("MatMul", "x", to.add("Mul", to.add("Round", to.add("Div", "w", 0.1)), 0.1))
+
+
 @pytest.mark.parametrize(
     ("spell", "reason"),
     [
+        (nothing_times, "what follows it does not undo what is before it"),
+        (spoiled, "its values are not finite"),
         (dynamic, "its scale is computed at run time"),
         (halfway, "its zero point is no integer"),
         (unlimited, "nothing limits its integers"),

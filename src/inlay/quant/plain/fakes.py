@@ -58,7 +58,8 @@ def write_fakes(model: ir.Model, evaluate: Evaluate) -> tuple[int, tuple[Leftove
     plain, left = PlainGraph(model.graph, ()), list[Leftover]()
     for site in sites:
         try:
-            _write(_found(site, numbers), plain, numbers)
+            with np.errstate(all="ignore"):  # what is not finite undoes nothing
+                _write(_found(site, numbers), plain, numbers)
         except NotPlain as reason:
             left.append(Leftover(str(site.name), f"{site.op_type}: {reason}"))
     RemoveUnusedNodesPass()(model)
@@ -350,6 +351,8 @@ def _limits(fake: _Fake, array: np.ndarray | None) -> tuple[int, int, bool]:
     low, high = fake.low, fake.high
     if array is not None:
         steps = np.rint(array * fake.x.factor + fake.x.offset)
+        if not np.all(np.isfinite(steps)):
+            raise NotPlain("its values are not finite")
         zeros = _whole(fake.x.offset, "zero point")  # the integers hold it, even if no weight does
         least = min(float(np.maximum(low, steps.min()).min()), float(zeros.min()))
         most = max(float(np.minimum(high, steps.max()).max()), float(zeros.max()))
