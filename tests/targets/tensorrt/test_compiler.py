@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,10 +30,9 @@ from tests.targets.tensorrt.conftest import needs_compiler
 
 pytestmark = needs_compiler
 
-MANY = int(os.environ.get("INLAY_ENGINES", "100"))
-"""Random models of the long test. 100 take a minute and a half of one core, 300 four; trained models more of each."""
+MANY, TOGETHER = 300, 50
+"""Random models, and how many of them a test builds: all of them take four minutes of one core, as the trained do."""
 PLACEMENTS = 20
-TRAINED_PLACEMENTS = PLACEMENTS if MANY >= 300 else 3
 
 
 def built(model: onnx.ModelProto, feed: Feed | None = None) -> list[Layer]:
@@ -230,7 +228,11 @@ def _builds(model: onnx.ModelProto, feeds: tuple[Feed, ...], folder: Path, seed:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("seeds", [range(1), range(1, MANY)], ids=["one", "many"])
+@pytest.mark.parametrize(
+    "seeds",
+    [range(1), range(1, TOGETHER), *(range(i, i + TOGETHER) for i in range(TOGETHER, MANY, TOGETHER))],
+    ids=lambda seeds: f"up to {seeds[-1]}",
+)
 def test_random_models_are_built(seeds: range, tmp_path: Path) -> None:
     count = 0
     for seed in seeds:
@@ -241,9 +243,11 @@ def test_random_models_are_built(seeds: range, tmp_path: Path) -> None:
 
 @pytest.mark.real_model
 @pytest.mark.exhaustive
-def test_trained_models_are_built(real_models: Path, tmp_path: Path) -> None:
-    """Every one of the folder, on its own samples."""
-    samples = importlib.import_module("feeds")
-    for path in sorted(real_models.glob("*.onnx")):
+@pytest.mark.parametrize("turn", range(2))
+def test_trained_models_are_built(turn: int, real_models: Path, tmp_path: Path) -> None:
+    """Every one of the folder, on its own samples: each second one in a turn."""
+    samples, paths = importlib.import_module("feeds"), sorted(real_models.glob("*.onnx"))
+    assert paths
+    for path in paths[turn::2]:
         calibration, _ = samples.feeds(path.stem)
-        assert _builds(onnx.load(path), (calibration[0],), tmp_path / path.stem, 0, TRAINED_PLACEMENTS) >= 2
+        assert _builds(onnx.load(path), (calibration[0],), tmp_path / path.stem, 0, PLACEMENTS) >= 2
