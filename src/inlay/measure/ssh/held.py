@@ -18,6 +18,8 @@ from inlay.measure.ssh.address import Address
 from inlay.measure.ssh.archive import Archive
 from inlay.measure.ssh.connection import Connection, to_install
 
+_REACH_S = 20.0
+"""Seconds in which a board is reached once more, to leave nothing there: to start its Python alone takes some."""
 _PAUSE_S = 1.0  # seconds between tries to reach a board that is away
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 
@@ -59,7 +61,7 @@ class SshDevice(RemoteDevice):
         """Let it go in order; where the connection was lost or broken off, once more, to leave nothing there."""
         if self._has_files and not self._is_held and not self._closed:
             with contextlib.suppress(DeviceLost, InlayError):
-                self._connection = Connection(self._address, self._archive, self._run, policy.END_LIMIT_S)
+                self._connection = Connection(self._address, self._archive, self._run, _REACH_S)
         super().close()
 
     def _open(self, wait_s: float) -> Answer:
