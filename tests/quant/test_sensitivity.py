@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -20,6 +21,7 @@ from inlay.quant.fake_quant import SWITCHES, NoiseProbe, Switch, fake_quantized,
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import sensitivity, units_within
 from inlay.space.units import Unit
+from inlay.targets.onnxruntime.rules import precedes
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.types import Placement, Port, QType
 
@@ -92,6 +94,8 @@ def _dense(folder: Path) -> tuple[PreparedModel, list[dict[str, np.ndarray]], QP
     ],
 )
 def test_the_probe_computes_products_as_they_are_written(tmp_path: Path, precisions: dict[str, str]) -> None:
+    if precedes(ort.__version__, 25) and any("int8/" in p for p in precisions.values()):
+        pytest.skip("before 1.25 no kernel of the runtime reads weights of 8 bits, and none rounds their data")
     prepared, feeds, table = _dense(tmp_path)
     probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
     probe.use(feeds)

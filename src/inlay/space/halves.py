@@ -62,7 +62,7 @@ def half_form(op_type: str, opset: int, qtype: QType, outputs: int = 1) -> HalfF
         return None
     if "tensor(float)" in given or any(name.startswith(("seq(", "optional(")) for name in given):
         return None
-    variadic = schema.inputs[-1].option is onnx.defs.OpSchema.FormalParameterOption.Variadic
+    variadic = schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     return HalfForm(tuple(taken), tuple(name in free for name in given), variadic)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from inlay.model.graph import Graph, Node
@@ -158,10 +159,23 @@ _INT8_BLOCKS = {"DepthToSpace", "ConvTranspose"}
 """Operators that need DepthToSpace of int8, which is there from 1.28 on: before, such a model does not load."""
 
 
-def lacks_blocks(version: str) -> bool:
-    """Whether a version moves no blocks of int8: neither DepthToSpace nor SpaceToDepth; an empty one is the last."""
+def precedes(version: str, minor: int) -> bool:
+    """Whether a version of the runtime is older than 1.``minor``; an empty one is the last."""
     numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
-    return len(numbers) == 2 and numbers < [1, 28]
+    return len(numbers) == 2 and numbers < [1, minor]
+
+
+def lacks_blocks(version: str) -> bool:
+    """Whether a version moves no blocks of int8: neither DepthToSpace nor SpaceToDepth."""
+    return precedes(version, 28)
+
+
+def _forms(version: str) -> tuple[Form, ...]:
+    """Before 1.25 MatMulNBits comes of 4 bits and MatMul alone: other weights are dequantized in each inference."""
+    if not precedes(version, 25):
+        return _DYNAMIC, *_WEIGHT_ONLY
+    narrow = (form for form in _WEIGHT_ONLY if form.weight.bits == 4)
+    return _DYNAMIC, *(replace(form, ops={"MatMul": form.ops["MatMul"]}) for form in narrow)
 
 
 def rules_for(
@@ -185,7 +199,7 @@ def rules_for(
         requantize_cost=_TABLE_NS,
         unfold_cost=_FLOAT_AGAIN_NS,
         product_cost=_PRODUCT_NS,
-        forms=(_DYNAMIC, *_WEIGHT_ONLY),
+        forms=_forms(version),
         # 16 bits and floats of 8 run in float kernels between their Q/DQ nodes: they are for accuracy, and gain no time
         other_activations=frozenset({QType.UINT8, QType.INT8, QType.INT16, QType.UINT16, QType.FP8}),
     )
