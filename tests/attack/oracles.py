@@ -20,8 +20,8 @@ from tests.attack.sandbox import Ended
 LONGEST_LINE = 4000
 """Characters of an error message beside the command line's own. A longer one is not the clear line of the promise."""
 
-_OTHERS = ("current/inlay-out",)
-"""Where ``tune`` writes when it is not told."""
+_OTHERS = ("current/inlay-out", "current/__pycache__")
+"""Where ``tune`` writes when it is not told, and where Python keeps a module of the user that it imports."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 _PROGRESS = re.compile(r"\[ *\d+\.\d s\] ")

@@ -80,6 +80,10 @@ class Board:
         query = "&".join(f"{name}={quote(value)}" for name, value in given.items())
         return f"ssh://{self.user}@127.0.0.1:{self.port}?{query}"
 
+    def runs(self) -> list[Path]:
+        """The folders that runs have there now."""
+        return [each for each in self.files.iterdir() if each.is_dir()]
+
     def start(self) -> None:
         """Listen."""
         if os.getuid() == 0:

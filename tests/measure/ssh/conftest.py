@@ -18,6 +18,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     folder = tmp_path_factory.mktemp("board")
     with board(folder / "server", bare_packages(folder / "site")) as found:
         yield found
+        assert not found.runs(), "no run leaves anything there, however it ended"
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +29,4 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
         pytest.skip(ssh_server.MISSING if SSHD is None else emulated_arm.MISSING)
     with board(tmp_path_factory.mktemp("arm") / "server", python=machine.python) as found:
         yield found
+        assert not found.runs(), "no run leaves anything there, however it ended"

@@ -67,7 +67,7 @@ def test_a_board_answers_as_a_worker_does_and_nothing_stays_there(
         (again,) = far.run(artifact, [feed])
         assert all(np.array_equal(again[name], ours[0][name]) for name in again)
         far.close()
-    assert not [each for each in bare.files.iterdir() if each.is_dir()]
+    assert not bare.runs()
     for _ in range(200):
         if not bare.workers():
             break
@@ -93,7 +93,7 @@ def test_what_was_sent_is_not_sent_again(
         bare.cut_workers()
         worker.run(artifact, [feed])
         assert (asked.count("put"), asked.count("hello")) == (2, 2)
-        (run,) = (each for each in bare.files.iterdir() if each.is_dir())
+        (run,) = bare.runs()
         kept = run / "kept"
         kept.write_text("\n".join(["another boot", *kept.read_text().splitlines()[1:]]) + "\n")
         bare.cut_connections()

@@ -1,6 +1,7 @@
 """Whole runs on a board: the same bytes as without one, and no record lost though the connection is cut at random.
 
-Twenty cuts are on a board of the Python here, three further ones on the emulated ARM64 board, where all takes longer.
+Twenty cuts, ten in each of two runs, are on a board of the Python here, three further ones on the emulated ARM64 board,
+where all takes longer.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, cuts: Cuts) -> None:
 
 @pytest.mark.parametrize(
     ("count", "most", "seed"),
-    [(4, 3, 1), pytest.param(60, 20, 2, marks=pytest.mark.exhaustive)],
+    [(4, 3, 1), *(pytest.param(60, 10, seed, marks=pytest.mark.exhaustive) for seed in (2, 3))],
 )
 def test_a_run_on_a_board_that_is_cut_off_ends_as_one_here(
     count: int, most: int, seed: int, bare: Board, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +132,28 @@ def test_a_run_on_a_board_that_is_cut_off_ends_as_one_here(
     assert far.model_path.read_bytes() == plain.model_path.read_bytes()
     again = inlay.tune(path, out=tmp_path / "far", device=bare.url(), **options(count))
     assert again.model_path.read_bytes() == plain.model_path.read_bytes(), "it goes on where it was"
-    assert not [each for each in bare.files.iterdir() if each.is_dir()]
+    assert not bare.runs()
+
+
+@pytest.mark.parametrize("way", ["cut_connections", "cut_workers", "reboot"])
+def test_a_board_that_is_cut_off_as_it_is_let_go_is_left_empty(
+    way: str, bare: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, times = SshDevice._request, list[int]()
+
+    def cut_at_the_end(self: SshDevice, method: str, arguments: Sequence[Any], limit_s: float) -> Any:
+        if method == "close":
+            times.append(len(bare.runs()))
+            if len(times) == 1:
+                getattr(bare, way)()
+        return request(self, method, arguments, limit_s)
+
+    monkeypatch.setattr(SshDevice, "_request", cut_at_the_end)
+    spec = TargetSpec("null")
+    with measuring(None, [spec], print, bare.url()) as lab:
+        lab.start(spec, tmp_path, lambda: 600.0).close()
+    assert times == [1, 1], "the board is reached once more, where its folder still is"
+    assert not bare.runs()
 
 
 def test_one_shot_and_comparison_on_a_board_of_a_runtime_alone(bare: Board, save: SaveModel, tmp_path: Path) -> None:
@@ -160,7 +182,7 @@ def test_an_emulated_board_tells_what_it_is_and_runs_models(arm: Board, save: Sa
         (outputs,) = worker.run(Artifact(path, "0123"), [tmp_path / "feed.npz"])
     for name, array in run_reference(onnx.load(path), feed).items():
         np.testing.assert_allclose(outputs[name], array, atol=1e-5)
-    assert not [each for each in arm.files.iterdir() if each.is_dir()]
+    assert not arm.runs()
 
 
 @pytest.mark.exhaustive
@@ -177,6 +199,7 @@ def test_packages_of_another_architecture_on_a_board(arm: Board, tmp_path: Path)
             lab.start(spec, tmp_path, lambda: 600.0)
         assert f"there, run: {python} -m pip install --force-reinstall {wrong}" in str(raised.value)
         assert "\n" not in str(raised.value)
+    assert not arm.runs()
 
 
 @pytest.mark.exhaustive
@@ -205,7 +228,7 @@ def test_a_trained_model_tuned_on_an_emulated_board(
     assert far.model_path.read_bytes() == plain.model_path.read_bytes()
     here, there = trials(tmp_path / "plain"), trials(tmp_path / "far")
     assert [row[:3] for row in there] == [row[:3] for row in here], "no record is lost"  # outcomes hold their accuracy
-    assert not [each for each in arm.files.iterdir() if each.is_dir()]
+    assert not arm.runs()
 
 
 @pytest.mark.exhaustive

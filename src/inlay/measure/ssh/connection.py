@@ -49,13 +49,16 @@ _HELLO = (
 )
 """What Python is started with there, whichever version it is; what follows comes as one line."""
 _UNPACK = """
-import json, os, sys, tempfile
+import json, os, shutil, sys, tempfile
 given = json.loads(sys.stdin.buffer.readline())
 data = sys.stdin.buffer.read(given["bytes"])
 os.environ.update(given["environment"])
 def say(**what):
     sys.stdout.write(json.dumps(what) + "\\n")
     sys.stdout.flush()
+def give_up(**what):
+    shutil.rmtree(folder, ignore_errors=True)
+    say(**what)
 folder = os.path.join(given["folder"] or tempfile.gettempdir(), given["run"])
 path = os.path.join(folder, "worker.zip")
 try:
@@ -65,9 +68,9 @@ try:
     sys.path.insert(0, path)
     from inlay.measure.ssh.board import main
 except OSError as error:
-    say(system=error.strerror or str(error), errno=error.errno, folder=folder)
+    give_up(system=error.strerror or str(error), errno=error.errno, folder=folder)
 except ImportError as error:
-    say(missing=error.name or "", words=str(error))
+    give_up(missing=error.name or "", words=str(error))
 else:
     say(ready=True)
     main(folder, given["python"], path)

@@ -58,11 +58,19 @@ class SshDevice(RemoteDevice):
         return answer
 
     def close(self) -> None:
-        """Let it go in order; where the connection was lost or broken off, once more, to leave nothing there."""
-        if self._has_files and not self._is_held and not self._closed:
-            with contextlib.suppress(DeviceLost, InlayError):
-                self._connection = Connection(self._address, self._archive, self._run, _REACH_S)
+        """Let it go in order; where the connection was lost, before or meanwhile, reach it again to leave nothing."""
         super().close()
+        end = time.monotonic() + _REACH_S
+        while self._has_files and (left_s := end - time.monotonic()) > 0.0:
+            try:
+                self._connection = Connection(self._address, self._archive, self._run, left_s)
+            except (DeviceLost, TimedOut):
+                time.sleep(min(_PAUSE_S, left_s))
+                continue
+            except InlayError:  # it will not answer as things are
+                break
+            super().close()
+        self._has_files = False
 
     def _open(self, wait_s: float) -> Answer:
         """Connect, as soon as the board is there and no other run has it."""
@@ -112,3 +120,4 @@ class SshDevice(RemoteDevice):
     def _end(self) -> None:
         with contextlib.suppress(DeviceLost, InlayError):
             self._request("close", (), policy.END_LIMIT_S)
+            self._has_files = False
