@@ -18,6 +18,9 @@ AUTO = "auto"
 FP32 = "fp32"
 """Name of the base precision in which everything that is not quantized is float32."""
 
+ANY_INT8 = 128
+"""The largest magnitude of an int8."""
+
 GRAPH_OUTPUT = ""
 """Name of the pseudo node whose input slots are the graph's outputs."""
 

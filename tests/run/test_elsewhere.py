@@ -24,9 +24,9 @@ from inlay.run.machine_costs import carried, read_costs, write_table
 from inlay.search.cost_model import CostModel
 from inlay.search.cost_table import CostTable, Fit
 from inlay.targets.base import Artifact, KernelTime, TargetSpec
-from inlay.targets.onnxruntime.processors import PROCESSORS, any_saturates
+from inlay.targets.onnxruntime.processors import PROCESSORS, exact_limit_of
 from inlay.targets.onnxruntime.target import OrtCpuTarget
-from inlay.testing.models import random_feed, residual_model, run_reference, sqnr
+from inlay.testing.models import Builder, random_feed, residual_model, run_reference, sqnr
 from inlay.types import QType
 from tests.search.unit_graphs import chain
 
@@ -62,7 +62,8 @@ def _zero_point_types(model: onnx.ModelProto) -> set[int]:
 def test_rules_are_those_of_the_processor(processor: str) -> None:
     """Whatever processor this is: 7 bits where products saturate there, uint8 on x86 and int8 on ARM."""
     rules = OrtCpuTarget(processor=processor).rules()
-    assert (rules.weight_limit == 63) == any_saturates(processor) == (processor == "avx2")
+    limit = {"avx2": 63, "armv8": 127}.get(processor, 128)
+    assert (exact_limit_of(processor), rules.exact_limit, rules.weight_limit) == (limit, limit, min(limit, 127))
     assert rules.activation is (QType.INT8 if processor.startswith("arm") else QType.UINT8)
 
 
@@ -72,7 +73,7 @@ def test_rules_are_those_of_the_processor(processor: str) -> None:
 def test_the_file_follows_these_rules(processor: str, tmp_path: Path) -> None:
     done, model = _quantize(tmp_path, processor)
     largest = max(int(np.abs(w.astype(int)).max()) for w in _weights(model))
-    assert (largest <= 63) == any_saturates(processor)
+    assert (largest <= 63) == (processor == "avx2")
     is_arm = processor.startswith("arm")
     assert _zero_point_types(model) == {onnx.TensorProto.INT8 if is_arm else onnx.TensorProto.UINT8}
     assert done.accuracy is not None
@@ -87,6 +88,39 @@ def test_accuracy_is_that_of_the_processors_arithmetic(tmp_path: Path) -> None:
     there = OrtCpuTarget(processor="amx").compile(Artifact(path, "a")).run(feed)
     unfused = run_reference(path, feed)
     assert min(sqnr(unfused[name], there[name]) for name in there) > 40.0
+
+
+@pytest.mark.parametrize(
+    ("processor", "least", "told"), [("armv8", -128, True), ("armv8", -127, False), ("amx", -128, False)]
+)
+def test_integers_that_are_kept_and_do_not_fit_there_are_told(
+    processor: str, least: int, told: bool, tmp_path: Path
+) -> None:
+    """Of a given model that cannot be taken apart: its sums are not scaled, and here they were judged as exact."""
+    model, b = tmp_path / "model.onnx", Builder()
+    weight = b.constant("w", np.full((16, 8), least, np.int8))
+    zero = b.constant("zero", np.array(128, np.uint8))
+    data = b.node("data", "QuantizeLinear", [b.input("x", (4, 16)), b.constant("s", np.array(0.1, np.float32)), zero])
+    sums = b.node("sums", "Cast", [b.node("products", "MatMulInteger", [data, weight, zero])], to=1)
+    b.output(b.node("y", "MatMul", [sums, b.constant("m", np.eye(8, dtype=np.float32))]))
+    onnx.save(b.model(), model)
+    feeds = [random_feed(model, seed) for seed in range(2)]
+    done = api.quantize(model, tmp_path / "out.onnx", data=feeds, processors=[processor], recipe="full-int8")
+    assert any("MatMulInteger" in left.reason or "MatMulInteger" in left.node for left in done.leftovers)
+    assert ("do not fit beyond 127 on that processor" in done.warning) == told
+
+
+def test_a_file_for_an_earlier_version_there_has_its_rules(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(residual_model(), model)
+    feeds, there = [random_feed(model, seed) for seed in range(2)], ["processor=armv8.2-dotprod", "version=1.26.0"]
+    api.quantize(model, tmp_path / "out.onnx", data=feeds, target_options=there, recipe="full-int8")
+    assert api.check(tmp_path / "out.onnx").tuned_for["onnxruntime"] == "1.26.0"
+    assert "DepthToSpace" not in OrtCpuTarget(processor="armv8.2-dotprod", version="1.26.0").rules().ops
+    assert "DepthToSpace" in OrtCpuTarget(processor="armv8.2-dotprod", version="1.28.0").rules().ops
+    for options in (["version=1.26.0"], ["processor=amx", "version=new"]):
+        with pytest.raises(UsageError, match="name that with --for"):
+            api.check(model, target_options=options)
 
 
 def test_nothing_is_said_to_be_measured(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 A written model says in its metadata what its placement depends on. What differs there from here is told with what
 follows from it: rules and weights are those of :class:`~inlay.space.rules.Rules` for both, so that a runtime says
 itself whether products of full-range weights saturate, or which types it runs. Speed that was measured there is no
-figure of this processor: only a measurement says.
+figure of this processor: only a measurement says. A file of others says nothing, but its weights do: whether sums of
+their products are exact here.
 """
 
 from __future__ import annotations
@@ -12,12 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_ir as ir
+
 from inlay.errors import InlayError
+from inlay.model.flow import in_bodies
 from inlay.model.load import ModelSource, load
 from inlay.prepare.candidate_writer import tuned_for
+from inlay.quant.plain.operators import OPERATORS
+from inlay.quant.qdq_graph import DEQUANTIZE
+from inlay.space.rules import Rules
 from inlay.targets.base import TargetSpec
-from inlay.targets.registry import create
+from inlay.targets.registry import create, known_operators
+from inlay.types import ANY_INT8, QType
 
+_PRODUCTS = frozenset({"Conv", "MatMul", "Gemm"})
+_MULTIPLY = (*sorted(_PRODUCTS), "Attention", "LSTM")
+"""Parts of the names of operators on integers that multiply them."""
 _TOLD = ("machine", "isa", "cpu")
 """Facts of a processor, in the order in which they are told; the last only where it alone differs."""
 
@@ -34,22 +45,60 @@ class Belonging:
 
     @property
     def fits(self) -> bool:
-        """Whether it was made for this target and processor; also where it does not say for which it was."""
+        """Whether nothing is known against it; also where it does not say what it was made for."""
         return not self.differs
 
     def __str__(self) -> str:
         """For people, in a line or two."""
         if not self.tuned_for:
-            return f"{self.path} does not say what it was quantized for"
+            return "; ".join([f"{self.path} does not say what it was quantized for", *self.differs])
         return "; ".join(self.differs) or f"{self.path} is run where it was quantized for"
 
 
 def check_file(model: ModelSource, spec: TargetSpec) -> Belonging:
     """What is known of running ``model`` on the target ``spec`` here. Raises InlayError."""
-    file = load(model)
-    here = create(spec).fingerprint().named_facts
-    then = tuned_for(file.model.metadata_props)
-    return Belonging(file.path, then, here, differences(then, here))
+    file, target = load(model), create(spec)
+    here, then = target.fingerprint().named_facts, tuned_for(file.model.metadata_props)
+    return Belonging(file.path, then, here, differences(then, here) if then else inexact(file.model, target.rules()))
+
+
+def inexact(model: ir.Model, rules: Rules, judged: Rules | None = None) -> tuple[str, ...]:
+    """A line where sums of products with the int8 weights of a quantized model are not exact by ``rules``.
+
+    None where the model was judged on a processor whose rules, ``judged``, have the same limit.
+    """
+    told = rules.exact_limit < ANY_INT8 and (judged is None or judged.exact_limit != rules.exact_limit)
+    if not told or (largest := _largest_weight(model)) <= rules.exact_limit:
+        return ()
+    return (
+        f"weights in int8 go up to {largest} in magnitude, and sums of products do not fit beyond {rules.exact_limit} "
+        "on that processor: OUTPUTS MAY DIFFER from those of others; quantize the float model for it",
+    )
+
+
+def _largest_weight(model: ir.Model) -> int:
+    """The largest magnitude of a constant in int8 that is multiplied by integers; 0 where none is."""
+    rows = (row for row in (*OPERATORS, *known_operators()) if any(name in row.op_type for name in _MULTIPLY))
+    known = {(row.domain, row.op_type) for row in rows}
+    found = 0
+    for node in in_bodies(model.graph):
+        for value in node.inputs:
+            tensor = None if value is None else ir.convenience.get_const_tensor(value)
+            if tensor is None or tensor.dtype is not ir.DataType.INT8 or len(tensor.shape) < 2:
+                continue
+            if (node.domain, node.op_type) in known or _is_multiplied(node):
+                array = tensor.numpy()
+                found = max(found, -int(array.min(initial=0)), int(array.max(initial=0)))
+    return found
+
+
+def _is_multiplied(node: ir.Node) -> bool:
+    """Whether what a DequantizeLinear gives is multiplied by what another one gives."""
+    readers = [use.node for use in node.outputs[0].uses()] if node.op_type == DEQUANTIZE else []
+    readers += [use.node for reader in readers if reader.op_type == "Transpose" for use in reader.outputs[0].uses()]
+    data = [reader.inputs[0] for reader in readers if reader.op_type in _PRODUCTS]
+    makers = [value.producer() for value in data if value is not None]
+    return any(maker is not None and maker.op_type == DEQUANTIZE for maker in makers)
 
 
 def differences(then: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, ...]:
@@ -89,6 +138,11 @@ def _consequences(then: Mapping[str, str], here: Mapping[str, str]) -> list[str]
         found.append(
             f"its weights go up to {there.weight_limit}, and sums of products saturate here beyond "
             f"{now.weight_limit}: OUTPUTS MAY DIFFER from those that were judged; quantize it for this processor"
+        )
+    elif there.exact_limit > now.exact_limit and there.activation is QType.INT8:
+        found.append(
+            "where two activations are multiplied, sums of products of -128 and -128 wrap around here: OUTPUTS MAY "
+            "DIFFER from those that were judged; quantize it for this processor"
         )
     if there.weight_limit < now.weight_limit:
         found.append("its weights have 7 bits, which are not needed here: accuracy is as it was judged")

@@ -12,7 +12,7 @@ from inlay.errors import UsageError
 from inlay.model.flow import FLOW
 from inlay.model.graph import Graph, Node
 from inlay.space.halves import half_sites
-from inlay.types import AUTO, FP32, Port, QType
+from inlay.types import ANY_INT8, AUTO, FP32, Port, QType
 
 
 class Needs(enum.Enum):
@@ -178,6 +178,7 @@ class Rules:
     ops: Mapping[str, OpRule]  # the table, by operator type. What is not in it runs in float.
     weight: QType = QType.INT8  # type of quantized weights; always symmetric
     weight_limit: int = 127  # largest magnitude of a quantized weight (127, or 63 where wider products would saturate)
+    exact_limit: int = ANY_INT8  # largest magnitude of any weights in int8 whose sums of products are exact
     per_channel: bool = True  # weights may have one scale for each output channel
     # activations that the target folds into the operator before them (Relu, Clip), given that the quantized type's
     # limits do the clamping

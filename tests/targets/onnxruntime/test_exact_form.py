@@ -17,7 +17,7 @@ from inlay.errors import CompileFailed
 from inlay.targets.base import Artifact
 from inlay.targets.machine import processor_of
 from inlay.targets.onnxruntime.exact_form import exact_form, has_int8
-from inlay.targets.onnxruntime.processors import saturates
+from inlay.targets.onnxruntime.processors import exact_limit
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from tests.support.examples import examples
 from tests.support.runtime import optimized
@@ -127,7 +127,7 @@ def test_the_plain_form_saturates_where_the_processor_does(op_type: str, x_type:
     np.testing.assert_array_equal(got, want)
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"], "the exact form is gone again"
     here = ran(model, x)
-    if saturates(*processor_of(None)):
+    if exact_limit(*processor_of(None)) < 127:
         assert x_type is np.int8 or (here != want).any()
     else:
         np.testing.assert_array_equal(here, want)
@@ -167,7 +167,7 @@ def test_a_model_that_hands_out_int8_has_no_exact_form(tmp_path: Path) -> None:
     assert has_int8(model)
     assert not exact_form(model, tmp_path)
     assert model.SerializeToString() == before
-    if saturates(*processor_of(None)):
+    if exact_limit(*processor_of(None)) < 127:
         path = tmp_path / "model.onnx"
         onnx.save(model, path)
         with pytest.raises(CompileFailed, match="int8"):

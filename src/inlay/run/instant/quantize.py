@@ -20,7 +20,7 @@ from inlay.files import refuse_odd_name, scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.model.held import changed_since, held
-from inlay.model.load import file_sha256
+from inlay.model.load import file_sha256, load
 from inlay.model.passes.branches import METADATA
 from inlay.model.pinned import random_note
 from inlay.model.pool import pooled
@@ -29,6 +29,7 @@ from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
 from inlay.quant.tasks.recognize import task_of
+from inlay.run.belonging import inexact
 from inlay.run.inputs import fixable_notes, limit_notes
 from inlay.run.instant.by_costs import ELSEWHERE_S, INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, QuantizeRequest
@@ -42,7 +43,7 @@ from inlay.space.recipe import elsewhere
 from inlay.space.recipe_file import find_recipe
 from inlay.space.resolve import Decision, resolve
 from inlay.space.units import rejection_counts
-from inlay.targets.base import Artifact, Capabilities, OwnPrecision
+from inlay.targets.base import Artifact, Capabilities, OwnPrecision, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, counted
 from inlay.types import Placement
@@ -145,6 +146,9 @@ def quantize(
             accuracy = _on_all(worker, run, delivered, samples, work)
         if accuracy is not None and chosen.varied is not None:
             loss = one_shot.test.robustness(chosen.varied, accuracy.sqnr_db)
+        unsure: tuple[str, ...] = ()
+        if is_elsewhere and prepared.extraction is not None:  # what it keeps of the given model was not judged so
+            unsure = inexact(load(delivered.path).model, prepared.rules, create(TargetSpec(asked.target.name)).rules())
         if unchanged:
             install(delivered.path, out)
         else:
@@ -165,7 +169,7 @@ def quantize(
         decisions=() if own_file else tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions),
         leftovers=() if prepared.extraction is None else prepared.extraction.leftovers,
         by_costs=how,
-        warning="; ".join(filter(None, [*file.notes, changed, warned])),
+        warning="; ".join(filter(None, [*file.notes, changed, warned, *unsure])),
         frozen=frozen,
         robustness=loss,
         samples=len(samples),

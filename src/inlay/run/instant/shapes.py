@@ -47,7 +47,8 @@ def profiled_here(spec: TargetSpec, machine: str | None, folder: Path) -> Iterat
 
     None for all others. ``folder`` is where files go.
     """
-    plain = TargetSpec(spec.name, {name: value for name, value in spec.options.items() if name != "processor"})
+    there = ("processor", "version")
+    plain = TargetSpec(spec.name, {name: value for name, value in spec.options.items() if name not in there})
     if plain == spec:
         yield None
         return

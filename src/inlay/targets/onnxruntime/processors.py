@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from inlay.errors import UsageError
 from inlay.targets.machine import is_x86
+from inlay.types import ANY_INT8
 
 _X86, _ARM = "x86_64", "aarch64"
 PROCESSORS: Mapping[str, tuple[str, str]] = {
@@ -45,15 +46,21 @@ def facts_of(processors: str) -> dict[str, str]:
     return {"machine": machine, "processor": SEVERAL.join(names), "isa": isa}
 
 
-def saturates(machine: str, flags: Iterable[str]) -> bool:
-    """Whether products of uint8 and int8 are added in pairs of 16 bits, as on x86 without VNNI.
+def exact_limit(machine: str, flags: Iterable[str]) -> int:
+    """Largest magnitude of int8 weights whose sums of products are exact.
 
-    With VNNI (AVX512 or AVX) the sum is formed in 32 bits, and so it is on ARM with dot products. Without them, two
-    products are added in 16 bits there as well, and fit for weights from -127 on, which are all that Inlay writes.
+    Without VNNI (AVX512 or AVX), x86 adds products of uint8 and int8 in pairs of 16 bits, which saturate unless weights
+    have 7 bits. ARM64 without dot products adds products of int8 and int8 so, which fit unless all four numbers are
+    -128: then they wrap around. With these instructions the sum is formed in 32 bits.
     """
-    return is_x86(machine) and not {"avx512_vnni", "avx_vnni"} & set(flags)
+    flags = set(flags)
+    if is_x86(machine):
+        return ANY_INT8 if {"avx512_vnni", "avx_vnni"} & flags else 63
+    # 63 * 255 * 2 and 127 * 128 * 2 are below 1 << 15. macOS, which lists no flags, has another name for the machine.
+    return 127 if machine == _ARM and "asimddp" not in flags else ANY_INT8
 
 
-def any_saturates(processors: str) -> bool:
-    """Whether one of ``processors`` does. Raises UsageError where one is not known."""
-    return any(saturates(machine, flags.split()) for machine, flags in map(PROCESSORS.__getitem__, named(processors)))
+def exact_limit_of(processors: str) -> int:
+    """The least of those of ``processors``. Raises UsageError where one is not known."""
+    rows = map(PROCESSORS.__getitem__, named(processors))
+    return min(exact_limit(machine, flags.split()) for machine, flags in rows)

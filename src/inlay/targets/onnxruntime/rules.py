@@ -27,12 +27,12 @@ from inlay.targets.conditions import (
 )
 from inlay.targets.machine import cpu_flags, is_x86
 from inlay.targets.onnxruntime.float_fusions import in_float_fusion
-from inlay.targets.onnxruntime.processors import saturates
+from inlay.targets.onnxruntime.processors import exact_limit
 from inlay.targets.onnxruntime.rewrites.dynamic import LSTM, lstm_form
 from inlay.targets.onnxruntime.rewrites.floats import whole_windows
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.targets.onnxruntime.rewrites.weights import table_of_rows
-from inlay.types import QType
+from inlay.types import ANY_INT8, QType
 
 
 def _float_weight_or_activation(graph: Graph, node: Node) -> str | None:
@@ -159,6 +159,12 @@ _INT8_BLOCKS = {"DepthToSpace", "ConvTranspose"}
 """Operators that need DepthToSpace of int8, which is there from 1.28 on: before, such a model does not load."""
 
 
+def _beside_a_weight(graph: Graph, node: Node) -> str | None:
+    if graph.is_constant(node.inputs[1]):  # which goes down to -127
+        return None
+    return "both its inputs are activations: sums of products of -128 and -128 wrap around without dot products"
+
+
 def precedes(version: str, minor: int) -> bool:
     """Whether a version of the runtime is older than 1.``minor``; an empty one is the last."""
     numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
@@ -179,22 +185,27 @@ def _forms(version: str) -> tuple[Form, ...]:
 
 
 def rules_for(
-    machine: str | None = None, flags: frozenset[str] | None = None, narrow: bool | None = None, version: str = ""
+    machine: str | None = None, flags: frozenset[str] | None = None, limit: int | None = None, version: str = ""
 ) -> Rules:
     """The rules on a CPU: uint8 activations on x86, int8 elsewhere; 7-bit weights where 8-bit products saturate.
 
-    Whether they do is a matter of its ``flags``, unless ``narrow`` says it: pairs of products of uint8 and weights up
-    to 63 in 7 bits add up to 32130 at most, which 16 bits hold. ``version`` is that of the runtime; empty for the last.
+    How large weights may be is a matter of its ``flags``, unless ``limit`` says it, as of
+    :func:`~.processors.exact_limit`. ``version`` is that of the runtime; empty for the last.
     """
     machine = machine or platform.machine()
     flags = cpu_flags() if flags is None else flags
     x86 = is_x86(machine)
-    wide = not (saturates(machine, flags) if narrow is None else narrow)
+    limit = exact_limit(machine, flags) if limit is None else limit
+    ops = OPS if x86 or not lacks_blocks(version) else {n: r for n, r in OPS.items() if n not in _INT8_BLOCKS}
+    if not x86 and limit < ANY_INT8:
+        product = ops["MatMul"]
+        ops = {**ops, "MatMul": replace(product, conditions=(*product.conditions, _beside_a_weight))}
     return Rules(
         activation=QType.UINT8 if x86 else QType.INT8,
         weight=QType.INT8,
-        weight_limit=127 if wide else 63,
-        ops=OPS if x86 or not lacks_blocks(version) else {n: r for n, r in OPS.items() if n not in _INT8_BLOCKS},
+        weight_limit=min(limit, 127),
+        exact_limit=limit,
+        ops=ops,
         share=frozenset({"Concat"}),
         requantize_cost=_TABLE_NS,
         unfold_cost=_FLOAT_AGAIN_NS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from inlay.errors import CompileFailed
+from inlay.errors import CompileFailed, UsageError
 from inlay.files import scratch
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, Lack, StatesCapabilities
 from inlay.targets.machine import (
@@ -25,7 +26,7 @@ from inlay.targets.machine import (
     require_threads,
     timed_at_once,
 )
-from inlay.targets.onnxruntime.processors import any_saturates, facts_of, named, saturates
+from inlay.targets.onnxruntime.processors import exact_limit, exact_limit_of, facts_of, named
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.session import (
     LIMIT_BYTES,
@@ -51,7 +52,7 @@ def capabilities_for(
     machine: str | None = None,
     flags: frozenset[str] | None = None,
     level2: int | None = None,
-    narrow: bool | None = None,
+    limit: int | None = None,
     version: str = "",
 ) -> Capabilities:
     """What the runtime runs on a CPU, and its rewrites.
@@ -60,7 +61,7 @@ def capabilities_for(
         machine: as of ``rules_for`` in :mod:`.rules`.
         flags: likewise.
         level2: bytes of its second-level cache; by default of this one.
-        narrow: whether weights have 7 bits; by default where products saturate.
+        limit: of weights; by default the largest with which sums are exact.
         version: of the runtime; empty for the last one that is known.
     """
     # A worker never asks: it starts without these, and without the graph library behind them.
@@ -68,7 +69,7 @@ def capabilities_for(
     from inlay.targets.onnxruntime.rewrites import SpaceToDepth, rewrites_for
     from inlay.targets.onnxruntime.rules import lacks_blocks, rules_for
 
-    rules = rules_for(machine, flags, narrow, version)
+    rules = rules_for(machine, flags, limit, version)
     rewrites = rewrites_for(rules.absorbed, level2 or level2_bytes())
     if rules.activation is QType.INT8 and lacks_blocks(version):
         rewrites = tuple(each for each in rewrites if not isinstance(each, SpaceToDepth))
@@ -112,20 +113,24 @@ class OrtCpuTarget(StatesCapabilities):
         processor: another one that files are for, by its name in :data:`~.processors.PROCESSORS`, or several joined
             by ``+``: its rules and costs decide, its numerics are computed here, and nothing is timed.
         streams: inferences at once, each in a thread of the caller's; times are then of all of them, per inference.
+        version: of the runtime on ``processor``, whose rules count; by default the one here.
     """
 
     name = "ort-cpu"
     heading = ("onnxruntime", "cpu", "processor", "threads", "streams")
     deterministic = False
 
-    def __init__(self, threads: int = 1, processor: str = "", streams: int = 1) -> None:
+    def __init__(self, threads: int = 1, processor: str = "", streams: int = 1, version: str = "") -> None:
         require_threads(threads)
         require_streams(streams)
+        if version and not (processor and re.fullmatch(r"\d+\.\d+(\.\w+)*", version)):
+            what = "the runtime's on a processor that is not here: name that with --for, and a version such as 1.26.0"
+            raise UsageError(f"version={version}: it is {what}")
         self.threads, self.streams = threads, streams
-        self.processor = processor
+        self.processor, self.version = processor, version
         self._facts: Mapping[str, str] | None = None  # of another machine
         if processor:
-            self._facts = {"onnxruntime": ort.__version__, **facts_of(processor), "threads": str(threads)}
+            self._facts = {"onnxruntime": version or ort.__version__, **facts_of(processor), "threads": str(threads)}
 
     @property
     def lacks(self) -> frozenset[Lack]:
@@ -134,11 +139,12 @@ class OrtCpuTarget(StatesCapabilities):
 
     def each_processor(self) -> dict[str, OrtCpuTarget]:
         """The target for each processor that it is named for."""
-        return {name: OrtCpuTarget(self.threads, name) for name in named(self.processor)} if self.processor else {}
+        names = named(self.processor) if self.processor else []
+        return {name: OrtCpuTarget(self.threads, name, version=self.version) for name in names}
 
     def on_device(self, facts: Mapping[str, str]) -> OrtCpuTarget:
         """The same target on the machine whose fingerprint has these facts."""
-        there = OrtCpuTarget(self.threads, self.processor, self.streams)
+        there = OrtCpuTarget(self.threads, self.processor, self.streams, self.version)
         if facts != self.fingerprint().facts:
             there._facts = facts
         return there
@@ -153,10 +159,10 @@ class OrtCpuTarget(StatesCapabilities):
 
     def capabilities(self) -> Capabilities:
         """What its CPU runs in 8 bits, and how it is written."""
-        narrow = any_saturates(self.processor) if self.processor else None
+        limit = exact_limit_of(self.processor) if self.processor else None
         level2 = None if self._facts is None else USUAL_LEVEL2
         version = self.fingerprint().facts["onnxruntime"]
-        return capabilities_for(*processor_of(self._facts), level2, narrow, version)
+        return capabilities_for(*processor_of(self._facts), level2, limit, version)
 
     def integer_operators(self) -> tuple[IntegerOperator, ...]:
         """All of :data:`~inlay.targets.onnxruntime.integer_operators.OPERATORS`."""
@@ -191,8 +197,8 @@ class OrtCpuTarget(StatesCapabilities):
         return micro_models()
 
     def compile(self, model: Artifact) -> OrtExecutable:
-        """Build a session, of the exact form where only this processor saturates. Raises CompileFailed."""
-        if self.processor and saturates(*processor_of(None)) and not any_saturates(self.processor):
+        """Build a session, of the exact form where this processor's sums fit less. Raises CompileFailed."""
+        if self.processor and exact_limit(*processor_of(None)) < exact_limit_of(self.processor):
             with _without_saturation(model) as exact:
                 return OrtExecutable(exact, self.threads, self.streams)
         return OrtExecutable(model, self.threads, self.streams)
@@ -234,7 +240,7 @@ def _without_saturation(model: Artifact) -> Iterator[Artifact]:
         yield model
         return
     if not exact_form(proto, model.path.parent):
-        raise CompileFailed("its inputs, outputs or casts are int8, of which this processor's products saturate")
+        raise CompileFailed("its inputs, outputs or casts are int8, of which this processor's sums do not fit")
     path = model.path.with_name(f"exact-{model.path.name}")
     try:
         path.write_bytes(proto.SerializeToString())

@@ -37,7 +37,7 @@ from inlay.targets.openvino.wrong_kernels import (
     whole_batch,
     zeros_around,
 )
-from inlay.types import QType
+from inlay.types import ANY_INT8, QType
 
 _SOURCE = "executed graphs of 2026.4.1"
 
@@ -127,6 +127,7 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         activation=QType.UINT8,
         weight=QType.INT8,
         weight_limit=127 if wide else 63,
+        exact_limit=ANY_INT8 if wide else 63,
         ops={**OPS, conv.op_type: conv, **{row.op_type: row for row in recurrent}},
         share=frozenset({"Concat"}),
         unfold_cost=0.0,  # activations are computed in float before the Q, in the same kernel
