@@ -14,6 +14,7 @@ from inlay.quant.transfer import transfer
 from inlay.targets.base import Feed
 from inlay.testing import sqnr
 from tests.quant.test_flow import bodies, run
+from tests.support.runtime import CAN_TAKE_BODIES
 from tests.support.workspace import Workspace
 
 WIDTH, WORDS = 32, 50
@@ -89,6 +90,7 @@ def steps(model: onnx.ModelProto, seed: int) -> list[Feed]:
     return found
 
 
+@CAN_TAKE_BODIES
 def test_both_passes_are_quantized(tmp_path: Path) -> None:
     model = decoder(0)
     feeds = tuple(f for n in range(4) for f in steps(model, n))

@@ -268,11 +268,22 @@ def test_from_python_the_result_carries_it(tmp_path: Path) -> None:
     assert (accepted.best.bound_shown, accepted.exit_code) == (False, 0), "the same run goes on"
 
 
-def test_of_random_samples_nothing_is_shown_or_missed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "shown", "code"),
+    [
+        ({}, False, UNPROVEN),
+        ({"accept_unproven": True}, False, 0),
+        ({"no_bound": True}, None, 0),
+        ({"min_sqnr": 300.0}, None, 0),  # float is delivered, of which there is nothing to show
+    ],
+)
+def test_without_samples_no_bound_is_shown(more: dict[str, Any], shown: bool | None, code: int, tmp_path: Path) -> None:
     options: dict[str, Any] = {"target": "null", "max_measurements": 4, "budget": None, "augment": "none"}
-    result = inlay.tune(model(tmp_path), out=tmp_path / "out", **options)
+    result = inlay.tune(model(tmp_path), out=tmp_path / "out", **options, **more)
     assert isinstance(result, inlay.TuneResult)
-    assert (result.best.bound_shown, result.exit_code) == (None, 0)
+    assert (result.best.bound_shown, result.exit_code) == (shown, code)
+    assert result.best.is_float == ("min_sqnr" in more)
+    assert result.summary().startswith("BOUND NOT SHOWN: no samples were given") == (shown is False)
     assert any(note.startswith("NO SAMPLES WERE GIVEN") for note in result.notes)
 
 

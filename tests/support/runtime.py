@@ -12,7 +12,7 @@ import pytest
 
 VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
 # The last one with wheels for Python 3.10 is 1.23. Inlay builds in processes that may end, and a failure is a trial's.
-CAN_MOVE_8_BITS = pytest.mark.skipif(VERSION < (1, 24), reason="ONNX Runtime 1.23 has no SpaceToDepth of 8 or 16 bits")
+CAN_MOVE_8_BITS = pytest.mark.skipif(VERSION < (1, 28), reason="ONNX Runtime has no SpaceToDepth of 8 bits before 1.28")
 CAN_TAKE_BODIES = pytest.mark.skipif(VERSION < (1, 24), reason="ONNX Runtime 1.23 fails on, or 1.22 ends with, bodies")
 
 

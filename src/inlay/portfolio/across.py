@@ -207,7 +207,6 @@ def _result(comparison: Comparison, tuned: _Tuned, screened: Mapping[str, float 
 def _doubt(comparison: Comparison, tuned: _Tuned, file: Artifact) -> Doubt:
     """Why the bound is not shown for the delivered file: none where it is, or where there is nothing to show."""
     bound = comparison.inputs.config.bound
-    nothing = (bound.min_sqnr_db, bound.max_drop) == (None, None) or comparison.inputs.samples.kind == "random"
-    if nothing or file.digest == comparison.given.digest:
+    if (bound.min_sqnr_db, bound.max_drop) == (None, None) or file.digest == comparison.given.digest:
         return NO_DOUBT
     return {found.output_sha256: found.doubt for found in tuned.runs.values()}.get(file.digest, _UNSTATED)

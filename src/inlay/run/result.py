@@ -152,8 +152,7 @@ class Best:
     statement: Statement | None = None
     metric_statement: MetricStatement | None = None  # the same of the user's metric; None without one
     evaluation: Verdict | None = None  # what the user's own evaluation of whole models says of it; None without one
-    # whether they reach the bound; None where there is nothing to show: without a bound, of float and the given model,
-    # and of random samples, which show nothing
+    # whether they reach the bound; None where there is nothing to show: without a bound, of float and the given model
     bound_shown: bool | None = None
     bound_note: str = ""  # why they do not, and what would show it; empty where they do
     bound_broken: bool = False  # the judged samples themselves break it

@@ -339,7 +339,7 @@ def tuned(run: RunCommand, save: SaveModel, tmp_path: Path) -> Any:
 
     def tune(body: str, *more: str) -> tuple[Any, Path]:
         program, out = write_script(tmp_path, body), tmp_path / "out"
-        options = ("--target-option", f"program={program}", "--target-option", "rules=null", "--quiet")
+        options = ("--target-option", f"program={program}", "--target-option", "rules=null", "-q", "--accept-unproven")
         with installed(tmp_path / "site", "command", "inlay.targets.command.target:CommandTarget"):
             found = run("tune", save(residual_model()), "-o", out, "--target", "command", *options, *more)
         return found, out

@@ -270,6 +270,9 @@ def test_the_rules_follow_the_version_of_the_device() -> None:
         assert any(each.name == "space to depth" for each in there.rewrites) != lacks
     x86 = {**facts, "machine": "x86_64", "onnxruntime": "1.26.0"}
     assert OrtCpuTarget().on_device(x86).rules().ops.keys() == OPS.keys(), "of uint8 there always was one"
+    for version, lacks in (("1.23.2", True), ("1.27.0", True), ("1.28.0", False)):
+        there = OrtCpuTarget().on_device({**x86, "onnxruntime": version}).capabilities()
+        assert any(each.name == "space to depth" for each in there.rewrites) != lacks
 
 
 @pytest.mark.exhaustive

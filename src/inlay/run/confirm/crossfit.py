@@ -42,6 +42,8 @@ from inlay.targets.base import Artifact
 from inlay.trial import Accuracy
 from inlay.types import Placement
 
+_RANDOM = "no samples were given, and random inputs say nothing of new ones; give --data"
+
 
 @dataclass(frozen=True, eq=False)
 class Fold:
@@ -252,7 +254,9 @@ def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> 
     found = crossfit.evidence(delivered, confirmed.placement, confirmed.each_db, until, final=True)
     found = crossfit.evaluated(found, delivered, confirmed.placement, confirmed.best.selection, until)
     if found is None:
-        return confirmed
+        unshown = not session.inputs.config.bound.is_none and not confirmed.best.is_float
+        best = replace(confirmed.best, bound_shown=False, bound_note=_RANDOM) if unshown else confirmed.best
+        return replace(confirmed, best=best)
     unseen = confirmed.best.verification
     found = replace(found, varied_lacks_db=confirmed.lacks_db, unseen_db=None if unseen is None else unseen.sqnr_db)
     said = None if session.inputs.samples.kind == "random" else found.statement

@@ -156,7 +156,8 @@ _FLOAT_AGAIN_NS = 100.0  # a Relu that does not fold keeps its convolution in fl
 
 
 _INT8_BLOCKS = {"DepthToSpace", "ConvTranspose"}
-"""Operators that need DepthToSpace of int8, which is there from 1.28 on: before, such a model does not load."""
+"""Operators that need DepthToSpace of int8, which is there from 1.28 on: before, such a model does not load. Of uint8
+it is there in 1.23 already, and SpaceToDepth of neither."""
 
 
 def _beside_a_weight(graph: Graph, node: Node) -> str | None:
@@ -172,7 +173,7 @@ def precedes(version: str, minor: int) -> bool:
 
 
 def lacks_blocks(version: str) -> bool:
-    """Whether a version moves no blocks of int8: neither DepthToSpace nor SpaceToDepth."""
+    """Whether a version has neither DepthToSpace of int8 nor SpaceToDepth of 8 bits."""
     return precedes(version, 28)
 
 

@@ -38,7 +38,6 @@ from inlay.targets.onnxruntime.session import (
     settings,
     weight_bytes,
 )
-from inlay.types import QType
 
 if TYPE_CHECKING:
     from inlay.quant.plain.graph import IntegerOperator
@@ -71,7 +70,7 @@ def capabilities_for(
 
     rules = rules_for(machine, flags, limit, version)
     rewrites = rewrites_for(rules.absorbed, level2 or level2_bytes())
-    if rules.activation is QType.INT8 and lacks_blocks(version):
+    if lacks_blocks(version):
         rewrites = tuple(each for each in rewrites if not isinstance(each, SpaceToDepth))
     return Capabilities(rules, FLOAT_REWRITES, rewrites)
 
