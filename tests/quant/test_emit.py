@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from inlay.errors import ModelError, RunFailed
+from inlay.errors import Late, ModelError, RunFailed
 from inlay.installed import __version__
 from inlay.model.graph import build_graph
 from inlay.model.store import embed_weights
@@ -364,3 +364,10 @@ def test_an_operator_that_no_newer_opset_has_keeps_blocks_out(tmp_path: Path, mo
     with pytest.raises(ModelError, match="blocks of weights need opset 21: no adapter"):
         space.emit(space.prepared.label({"product": "weight-only int4/32"}))
     space.emit(space.prepared.label({"product": "weight-only"}))
+
+    def is_late(model: ir.Model, least: int) -> tuple[ir.Model, int]:
+        raise Late("there is no time left for it")
+
+    monkeypatch.setattr("inlay.quant.emit.raise_opset", is_late)
+    with pytest.raises(Late):  # which says nothing of the model
+        space.emit(space.prepared.label({"product": "weight-only int4/32"}))

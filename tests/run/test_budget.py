@@ -23,6 +23,7 @@ from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound
+from inlay.quant.emit import Emitter
 from inlay.run.budget import TimeLimit
 from inlay.run.inputs import TuneRequest
 from inlay.run.preparation import prepare_model
@@ -33,6 +34,7 @@ from inlay.run.tune import tune
 from inlay.targets.base import Capabilities, Fingerprint, TargetSpec
 from inlay.targets.null import NullTarget
 from inlay.trial import Accuracy, Interval, Latency, Measured
+from inlay.types import Placement
 
 SLOW = 3000.0
 """Scale of a model that takes a quarter of a second."""
@@ -135,6 +137,29 @@ def test_where_preparing_takes_all_the_time_the_given_model_is_delivered(
     assert set(result.not_timed) == {"float", "full-int8"}
     assert result.as_json()["undecided"] == result.undecided
     assert "took more than 60 s" in str(result.search["stopped_because"])
+
+
+def test_a_candidate_that_there_is_no_time_to_write_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the search, and is judged by the same command with more time."""
+    emit, written, raised = Emitter.emit, list[Placement](), list[Placement]()
+
+    def late(self: Emitter, placement: Placement, *others: Any) -> onnx.ModelProto:
+        written.append(placement)
+        if len(set(written)) == 5 and not raised:
+            raised.append(placement)
+            raise Late("converting the opset: there is no time left for it")
+        return emit(self, placement, *others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Emitter, "emit", late)
+        first, _ = run(tmp_path, 60.0, 300.0)
+    assert first.search["stopped_because"] == "converting the opset: there is no time left for it"
+    assert first.search["failed"] == 0
+    again, _ = run(tmp_path, 120.0, 300.0)
+    assert again.search["failed"] == 0
+    assert again.search["measurements"] > first.search["measurements"]
 
 
 def test_where_preparing_leaves_almost_no_time_a_model_is_delivered(
@@ -334,6 +359,8 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound_and_gains(
     proposal, evaluator = SimpleNamespace(anchor=False), SimpleNamespace(judged=judged)
     why = limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator))
     assert bool(why) == refused
+    assert limit.left_s == 0.0
+    assert limit.allowed_s == (0.0 if refused else 8.0), "what is not refused has its time"
     now.sleep(4.0)
     assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than anchors may"
 

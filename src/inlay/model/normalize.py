@@ -19,6 +19,7 @@ from inlay.model.gc_pause import gc_paused
 from inlay.model.metadata import cloned
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.branches import decide_branches, fix_inputs, freeze_dimensions
+from inlay.model.passes.carried import settle_carried
 from inlay.model.passes.constants import (
     Evaluate,
     drop_dead,
@@ -125,6 +126,7 @@ def passes(
         (RAISE_OPSET, raise_opset),
         ("turn Constant nodes of the converter into initializers", lift_constants),
         *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
+        ("tell what loops carry from what they pass along", settle_carried),
         ("take bodies into the graph", flatten),
         ("turn Constant nodes of bodies into initializers", lift_constants),
         ("remove what does nothing", remove_identities),

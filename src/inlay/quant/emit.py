@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.errors import ModelError, TargetError
+from inlay.errors import Late, ModelError, TargetError
 from inlay.installed import __version__
 from inlay.model.graph import Graph
 from inlay.model.metadata import cloned
@@ -128,6 +128,8 @@ class Emitter:
         what = "blocks of weights need" if qtype.block else f"{qtype.value} needs"
         try:
             model, changed = raise_opset(cloned(self._model), qtype.opset)
+        except Late:
+            raise
         except TargetError as error:
             raise ModelError(f"{what} opset {qtype.opset}: {error}") from error
         base = externalize_weights(model, self._store) if changed else self.base

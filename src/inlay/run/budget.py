@@ -68,11 +68,17 @@ class TimeLimit:
         self._budget_s = time.plan.config.budget_s
         self._outside_s = deque([0.0], maxlen=_RECENT)
         self._begun: tuple[float, float] | None = None  # a new trial: on the clock, and busy_s by then
+        self._until: Deadline | None = None  # of the new trial that was not refused last
 
     @property
     def left_s(self) -> float:
         """Seconds that are left; infinite without a limit."""
         return self.time.end().left
+
+    @property
+    def allowed_s(self) -> float:
+        """Seconds in which the trial that was not refused last must be over: some have more time than the search."""
+        return max(self.left_s, 0.0 if self._until is None else self._until.left)
 
     @property
     def trial_s(self) -> float:
@@ -91,7 +97,7 @@ class TimeLimit:
             deadline = self.time.plan.before_writing  # whatever else is cut, one recipe that keeps the bound is timed
         if not deadline.fits(self.trial_s):
             return f"the rest of the budget of {self._budget_s:.0f} s is reserved for confirming"
-        self._begun = deadline.clock(), self._worker.busy_s
+        self._begun, self._until = (deadline.clock(), self._worker.busy_s), deadline
         return ""
 
     def judged(self) -> None:

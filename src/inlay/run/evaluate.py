@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.errors import BadReading, CompileFailed, InlayError, RunFailed, TargetError, TimedOut
+from inlay.errors import BadReading, CompileFailed, InlayError, Late, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.measure.lab import Take
@@ -215,6 +215,8 @@ class Evaluator:
         built = self._take(key)
         try:
             artifact = write()
+        except Late:  # no word on the model: with more time it may be judged
+            raise
         except (InlayError, OSError, ValueError) as error:
             return Trial(proposal, Failed("emit", str(error)))
         stage: Stage = "compile"

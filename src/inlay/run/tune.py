@@ -172,7 +172,7 @@ def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _Searc
             if not search.budget.refuses(proposal, file.digest, evaluator):
                 evaluator.evaluate(proposal, file.digest, partial(replace, file), source=file.path)
         chain = search.strategies.chain
-        with limited(lambda: search.time.end().left):
+        with limited(lambda: search.budget.allowed_s):
             stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress, search.ahead)
     except Late as late:
         stopped = str(late)

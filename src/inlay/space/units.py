@@ -283,7 +283,7 @@ def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...])
     for value in values:
         if not graph.is_float(value):
             dtype = graph.dtypes.get(value)
-            yield f"{value} is {dtype.name.lower() if dtype is not None else 'of unknown type'}, not float32"
+            yield f"it computes with {'an unknown type' if dtype is None else dtype.name.lower()}, not float32"
         elif (array := graph.constant(value)) is not None and not np.isfinite(array).all():
             yield f"{value} holds infinity or NaN, which no integer can represent"
         elif value in graph.infinite:
