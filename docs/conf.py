@@ -18,6 +18,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"  # light and dark, and readable on a phone
 highlight_language = "none"  # of blocks that name none: what a terminal shows
 html_title = f"Inlay {version}"
+html_static_path = html_css_files = ["tables.css"]
 html_copy_source = html_show_sourcelink = False
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
