@@ -10,7 +10,7 @@ channels does not tell the two forms apart, a Size that nobody needs is a second
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 
 import numpy as np
@@ -84,13 +84,18 @@ def keep_alone(graph: onnx.GraphProto, unique: Callable[[str], str], names: Coll
     readers = {v: n for n in graph.node for v in n.input}
     uses = Counter(v for n in graph.node for v in n.input) + Counter(o.name for o in graph.output)
     for node in [n for n in graph.node if n.name in names]:
-        source = producers.get(node.input[_DATA])
-        while source is not None and source.op_type in _BEFORE:
-            source = producers.get(source.input[_DATA])
         result = _before_quantizer(node, readers, uses, constants)
-        if source is not None and source.op_type == DEQUANTIZE and result is not None:
+        if is_dequantized(node.input[_DATA], producers) and result is not None:
             name = unique(f"{node.name}_Size")
             graph.node.append(onnx.helper.make_node("Size", [result], [name], name))
+
+
+def is_dequantized(value: str, producers: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether a DequantizeLinear computes ``value``, at once or before operators that it is moved through."""
+    source = producers.get(value)
+    while source is not None and source.op_type in _BEFORE:
+        source = producers.get(source.input[_DATA])
+    return source is not None and source.op_type == DEQUANTIZE
 
 
 def _before_quantizer(

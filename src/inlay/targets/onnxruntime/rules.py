@@ -29,7 +29,7 @@ from inlay.targets.machine import cpu_flags, is_x86
 from inlay.targets.onnxruntime.float_fusions import in_float_fusion
 from inlay.targets.onnxruntime.processors import exact_limit
 from inlay.targets.onnxruntime.rewrites.dynamic import LSTM, lstm_form
-from inlay.targets.onnxruntime.rewrites.floats import whole_windows
+from inlay.targets.onnxruntime.rewrites.floats import beside_a_weight, whole_windows
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.targets.onnxruntime.rewrites.weights import table_of_rows
 from inlay.types import ANY_INT8, QType
@@ -160,12 +160,6 @@ _INT8_BLOCKS = {"DepthToSpace", "ConvTranspose"}
 it is there in 1.23 already, and SpaceToDepth of neither."""
 
 
-def _beside_a_weight(graph: Graph, node: Node) -> str | None:
-    if graph.is_constant(node.inputs[1]):  # which goes down to -127
-        return None
-    return "both its inputs are activations: sums of products of -128 and -128 wrap around without dot products"
-
-
 def precedes(version: str, minor: int) -> bool:
     """Whether a version of the runtime is older than 1.``minor``; an empty one is the last."""
     numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
@@ -200,7 +194,7 @@ def rules_for(
     ops = OPS if x86 or not lacks_blocks(version) else {n: r for n, r in OPS.items() if n not in _INT8_BLOCKS}
     if not x86 and limit < ANY_INT8:
         product = ops["MatMul"]
-        ops = {**ops, "MatMul": replace(product, conditions=(*product.conditions, _beside_a_weight))}
+        ops = {**ops, "MatMul": replace(product, conditions=(*product.conditions, beside_a_weight))}
     return Rules(
         activation=QType.UINT8 if x86 else QType.INT8,
         weight=QType.INT8,

@@ -38,6 +38,7 @@ from inlay.targets.onnxruntime.session import (
     settings,
     weight_bytes,
 )
+from inlay.types import ANY_INT8, QType
 
 if TYPE_CHECKING:
     from inlay.quant.plain.graph import IntegerOperator
@@ -69,7 +70,8 @@ def capabilities_for(
     from inlay.targets.onnxruntime.rules import lacks_blocks, rules_for
 
     rules = rules_for(machine, flags, limit, version)
-    rewrites = rewrites_for(rules.absorbed, level2 or level2_bytes())
+    wraps = rules.activation is QType.INT8 and rules.exact_limit < ANY_INT8
+    rewrites = rewrites_for(rules.absorbed, level2 or level2_bytes(), wraps)
     if lacks_blocks(version):
         rewrites = tuple(each for each in rewrites if not isinstance(each, SpaceToDepth))
     return Capabilities(rules, FLOAT_REWRITES, rewrites)

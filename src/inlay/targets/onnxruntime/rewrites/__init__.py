@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.onnxruntime.rewrites.dynamic import DynamicLstm, DynamicProduct
-from inlay.targets.onnxruntime.rewrites.floats import Float8Pairs, FloatKernel, FloatWeight
+from inlay.targets.onnxruntime.rewrites.floats import Float8Pairs, FloatKernel, FloatProduct, FloatWeight
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
 from inlay.targets.onnxruntime.rewrites.saturating_hard_sigmoid import SaturatingHardSigmoid
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
@@ -21,6 +21,7 @@ __all__ = [
     "DynamicProduct",
     "Float8Pairs",
     "FloatKernel",
+    "FloatProduct",
     "FloatWeight",
     "NonzeroZeroPoint",
     "QuantizedTable",
@@ -33,10 +34,11 @@ __all__ = [
 ]
 
 
-def rewrites_for(absorbed: Collection[str], cache_bytes: int) -> tuple[Rewrite, ...]:
+def rewrites_for(absorbed: Collection[str], cache_bytes: int, wraps: bool = False) -> tuple[Rewrite, ...]:
     """The rewrites, given the activations that the runtime fuses into the operator before them.
 
-    ``cache_bytes`` is the second-level cache of one core.
+    ``cache_bytes`` is the second-level cache of one core; ``wraps`` says that sums of products of two activations
+    may wrap around.
 
     Where the first one was applied, the others find no pairs. Row tiling reads the zero points that NonzeroZeroPoint
     sets, and leaves alone what SpaceToDepth takes, which comes behind it because it lets several nodes read one value's
@@ -49,6 +51,7 @@ def rewrites_for(absorbed: Collection[str], cache_bytes: int) -> tuple[Rewrite, 
         SaturatingHardSigmoid(),
         FloatWeight(),
         FloatKernel(),
+        *([FloatProduct()] if wraps else []),
         NonzeroZeroPoint(),
         TransposedConv(fused),
         RowTiling.for_cache(cache_bytes, fused, blocked),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import onnx
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.keep_float import OPERATORS, keep_alone, keep_float
+from inlay.quant.keep_float import OPERATORS, is_dequantized, keep_alone, keep_float
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 
@@ -67,6 +67,35 @@ class FloatKernel(Rewrite[bool]):
     def apply(self, qdq: QDQGraph, forms: Mapping[str, bool]) -> None:
         """Keep all of them in float."""
         keep_alone(qdq.graph, qdq.unique, forms)
+
+
+def beside_a_weight(graph: Graph, node: Node) -> str | None:
+    """Why a product stays in float where -128 times -128, twice, does not fit; None where it has a weight."""
+    if graph.is_constant(node.inputs[1]):  # which goes down to -127
+        return None
+    return "both its inputs are activations: sums of products of -128 and -128 wrap around without dot products"
+
+
+@dataclass(frozen=True)
+class FloatProduct(Rewrite[bool]):
+    """``MatMul`` of two dequantized values reads one through a ``Max`` of it alone, which no optimization takes out."""
+
+    name = "float product"
+    reason = "an integer kernel multiplies two activations also where only others are quantized"
+    source = "ONNX Runtime 1.26.0 for ARM64 on an emulated Cortex-A72, by tests/targets/onnxruntime/test_arm.py"
+
+    def applies(self, graph: Graph, node: Node) -> bool | None:
+        """Whether ``node`` multiplies two activations."""
+        return True if node.op_type == "MatMul" and beside_a_weight(graph, node) else None
+
+    def apply(self, qdq: QDQGraph, forms: Mapping[str, bool]) -> None:
+        """Keep all of them in float."""
+        for node in [n for n in qdq.graph.node if n.name in forms]:
+            if all(is_dequantized(value, qdq.producers) for value in node.input):
+                apart = qdq.unique(f"{node.name}_apart")
+                qdq.insert([onnx.helper.make_node("Max", [node.input[1]], [apart], apart)], before=node)
+                node.input[1] = apart
+        qdq.finish()
 
 
 _STEPS = "_steps"
