@@ -208,6 +208,25 @@ def test_no_python_and_no_packages(bare: Board, tmp_path: Path) -> None:
     assert f"there, run: {other} -m pip install --force-reinstall numpy: IMPORTANT" in told
 
 
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh")
+def test_nothing_is_forwarded_and_nobody_is_asked_whatever_the_configuration_says(tmp_path: Path) -> None:
+    """As ``ssh`` itself understands both; the control is that without our options it would forward."""
+    config = tmp_path / "config"
+    wish = "ForwardAgent yes", "ForwardX11 yes", "LocalForward 8080 localhost:80", "BatchMode no", "ControlMaster auto"
+    config.write_text("\n  ".join(["Host *", *wish]) + "\n")
+    ours = connection._command(address_of(f"ssh://pi@board?config={config}"))
+    told = {}
+    for name, command in (("ours", ours), ("plain", ["ssh", "-F", str(config), "pi@board"])):
+        said = subprocess.run([command[0], "-G", *command[1:]], capture_output=True, text=True, check=True).stdout
+        told[name] = {line.partition(" ")[0]: line.partition(" ")[2] for line in said.splitlines()}
+    plain = told["plain"]
+    assert (plain["forwardagent"], plain["forwardx11"], plain["batchmode"]) == ("yes", "yes", "no")
+    assert (plain["localforward"], plain["clearallforwardings"]) == ("8080 [localhost]:80", "no")
+    asked = {"forwardagent": "no", "forwardx11": "no", "batchmode": "yes", "clearallforwardings": "yes"}
+    assert asked.items() <= told["ours"].items()
+    assert told["ours"]["preferredauthentications"] == "publickey"
+
+
 def test_a_login_that_talks_does_no_harm(bare: Board, tmp_path: Path) -> None:
     talks = _fake(tmp_path, f'echo welcome; echo; exec {bare.python} "$@"')
     with measuring(None, [SPEC], print, bare.url(python=talks)) as lab, lab.start(SPEC, tmp_path, lambda: 600.0) as far:
