@@ -74,6 +74,9 @@ def test_another_number_of_decisions_is_judged_by_the_common_part() -> None:
     assert found.reshaped == "output y has another shape than float's in 2 of 2 samples ([4] in place of [5])"
     assert found.reason == found.reshaped
     assert judged(np.zeros((4, 5), int), np.zeros((5, 4), int)).sqnr_db == -EXACT_DB
+    judge = Judge([{"y": np.ones(5), "z": np.ones(5)}], Samples(({},), "feeds", "test"), Bound(), confidence=None)
+    several = judge.judge([{"y": np.ones(4), "z": np.ones(3)}]).reshaped
+    assert several.endswith("([4] in place of [5]), and 1 further output differs in shape")
 
 
 def test_a_metric_that_cannot_take_another_shape_is_a_judgement() -> None:

@@ -37,7 +37,7 @@ from inlay.quant.metrics import find_metric as find_metric
 from inlay.quant.parts import Parts, lost
 from inlay.quant.tasks.task import Task, broken
 from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db, state
-from inlay.trial import Accuracy, OutputError, TaskFigure
+from inlay.trial import Accuracy, OutputError, TaskFigure, counted
 
 JUDGING = "4"
 """Version of the rules by which figures of accuracy come about. Raise it where the same outputs would get others.
@@ -265,7 +265,9 @@ class Judge:
             shapes = "" if y is None else f" ({list(y.shape)} in place of {list(want.shape)})"
             where = f"{len(differing)} of {len(pairs)} samples{shapes}"
             said.append(f"output {name} has another shape than float's in {where}")
-        return "; ".join(said)
+        if len(said) < 2:
+            return "".join(said)
+        return f"{said[0]}, and {counted(len(said) - 1, 'further output differs', 'further outputs differ')} in shape"
 
     def _reason(self, worst: OutputError, margin: float, reshaped: str) -> str:
         least = self.bound.min_sqnr_db
