@@ -24,6 +24,7 @@ def wings_of(found: list[str]) -> set[str]:
     return {house.wing(path) for path in found} - {""}
 
 
+@pytest.mark.exhaustive  # that a run goes without them is shown below in every run of the tests
 def test_a_run_imports_only_the_wings_that_joined_it(tmp_path: Path) -> None:
     words = core.commands(tmp_path)
     assert wings_of(core.imported_by(words["tune"])) == JOINING_A_RUN

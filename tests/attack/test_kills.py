@@ -32,8 +32,9 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("first", "count"), [pytest.param(150, 1, id="SIGKILL in the search"), pytest.param(1, 4, id="signals before it")]
 )
-@pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_killed_run_loses_nothing_and_ends_the_same(first: int, count: int) -> None:
+    """In every run of the tests one kill is ``tests/run/test_end_to_end.py::test_a_killed_run_is_continued``."""
     done = python("-m", "tests.attack", "kills", "--count", str(count), "--first", str(first))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": fine") == count

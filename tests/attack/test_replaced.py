@@ -30,8 +30,10 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(12, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("count", [1, 12])
 def test_what_is_written_over_is_noticed_or_changes_nothing(count: int) -> None:
+    """In every run of the tests single moments are tried by ``tests/run/test_held.py``."""
     done = python("-m", "tests.attack", "replaced", "--count", str(count), "--seed", str(count))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": fine") == count

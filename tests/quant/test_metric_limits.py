@@ -14,6 +14,7 @@ from inlay.errors import DataError
 from inlay.quant.accuracy import Bound, Judge, Outputs, find_metric
 from inlay.quant.metric_limits import LEAST_RESAMPLED, Pairs, hits_needed, most_lost, state_metric
 from inlay.quant.metrics import Metric
+from tests.support.examples import examples
 
 
 def clock() -> float:
@@ -106,7 +107,7 @@ def test_labelled_hits_are_paired() -> None:
 
 def test_a_bootstrap_holds_the_true_drop_and_keeps_pairs_together() -> None:
     rng, held, margins = np.random.default_rng(2), [], []
-    for _ in range(60):
+    for _ in range(examples(60)):
         difference = rng.exponential(1.0, 60)
         common = rng.normal(0.0, 10.0, 60)
         labels = np.arange(60)

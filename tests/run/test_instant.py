@@ -436,9 +436,11 @@ def test_without_a_table_profiles_of_what_is_built_choose(
     assert (how.rejected is None) == (done.ports > 0)
 
 
-def test_a_calibration_measures_float_against_low(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_a_calibration_measures_float_against_low(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = OrtCpuTarget().micro_models()
-    blocks = [m for m in models if m.graph.name.startswith("one row")]
+    blocks = [m for m in models if m.graph.name.startswith("one row")][:count]
+    assert len(blocks) == count
     monkeypatch.setattr(OrtCpuTarget, "micro_models", lambda self: blocks)
     done = calibration.calibrate_machine(SPEC, None, np.random.default_rng(0), folder=tmp_path)
     assert done.models == (len(blocks), len(blocks))

@@ -42,8 +42,9 @@ def commands(folder: Path) -> Mapping[str, Sequence[str]]:
     """A ``tune`` and a ``quantize`` of a small model that is written into ``folder``."""
     model = folder / "model.onnx"
     model.write_bytes(residual_model().SerializeToString())
+    short = ("--max-measurements", "3", "--budget", "60s", "--no-bound", "-q")
     return {
-        "tune": ("tune", str(model), "-o", str(folder / "out"), "--max-measurements", "3", "--budget", "60s", "-q"),
+        "tune": ("tune", str(model), "-o", str(folder / "out"), *short),
         "quantize": ("quantize", str(model), "-o", str(folder / "q.onnx")),
     }
 
