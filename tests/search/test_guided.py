@@ -170,6 +170,7 @@ def test_without_time_for_profiles_the_best_anchor_is_tried_with_what_usually_pa
 
 @pytest.mark.parametrize("probes", [True, False])
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.matrix
 def test_best_within_the_bound_is_found(seed: int, probes: bool) -> None:
     noise = np.random.default_rng(seed).exponential(1.0, N + 1)
     bench = Bench(seed, noise, float(noise.sum() / 2), probes)
@@ -281,6 +282,7 @@ class Coupled(Bench):
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.matrix
 def test_probes_correct_noise_that_does_not_add_up(seed: int) -> None:
     noise = np.random.default_rng(seed).exponential(1.0, N + 1)
     bench = Coupled(seed, noise, float(0.2 * noise.sum() / 2))
@@ -291,6 +293,7 @@ def test_probes_correct_noise_that_does_not_add_up(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.matrix
 def test_the_front_holds_the_fastest_and_the_best_within_the_bound(seed: int) -> None:
     noise = np.random.default_rng(seed).exponential(1e-2, N + 1)
     bench = Bench(seed, noise, float(noise.sum() / 4))
@@ -305,6 +308,7 @@ def test_the_front_holds_the_fastest_and_the_best_within_the_bound(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.matrix
 def test_in_a_hurry_all_that_is_tried_first_approaches_the_bound(seed: int) -> None:
     noise = np.random.default_rng(seed).exponential(1e-2, N + 1)
     first: dict[bool, list[str]] = {}
@@ -388,7 +392,7 @@ def where_units_are_wrong(faulty: tuple[int, ...]) -> tuple[list[float], list[se
 
 
 @pytest.mark.parametrize("faulty", [(3,), (1, 6)])
-@pytest.mark.matrix
+@pytest.mark.exhaustive  # in every run of the tests: the next one, and tests/run/test_wrong_kernels.py
 def test_what_a_runtime_computes_wrong_is_found_out_and_avoided(
     faulty: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

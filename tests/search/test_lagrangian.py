@@ -132,6 +132,7 @@ def gaps(limited: bool, negative: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("limited", "negative"), [(False, -4.0), (True, 0.0), (True, -4.0)])
+@pytest.mark.matrix
 def test_it_is_close_to_the_best(limited: bool, negative: float) -> None:
     found = gaps(limited, negative)
     assert found.min() >= -1e-6
@@ -139,6 +140,7 @@ def test_it_is_close_to_the_best(limited: bool, negative: float) -> None:
     assert found.mean() < 0.02
 
 
+@pytest.mark.exhaustive
 def test_closeness_is_owed_to_single_changes_and_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: prices without single changes miss more."""
     whole = gaps(True, -4.0).mean()
