@@ -71,7 +71,7 @@ def test_they_reach_the_target_and_add_to_those_of_a_spec(run: RunCommand, save:
 
 def test_they_are_listed_with_their_defaults() -> None:
     rows = {row.name: row for row in inlay.list_targets()}
-    assert rows["ort-cpu"].options == ["threads=1", "processor=", "streams=1"]
+    assert rows["ort-cpu"].options == ["threads=1", "processor=", "streams=1", "version="]
     assert "burst=0.0" in rows["null"].options
 
 
