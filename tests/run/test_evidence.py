@@ -168,6 +168,15 @@ def test_where_an_evaluation_shows_nothing_the_usual_accuracy_goes_before_speed(
     assert usual.below_usual_db == 0.0
     assert found(13.0, 10.0).below_usual_db == 0.0, "the user said what is enough"
     assert Evidence(Bound(), state([]), searched_db=13.0).below_usual_db == 0.0, "nothing was to be shown"
+    lost = replace(usual, unseen_db=15.4)
+    assert lost.breaks
+    assert lost.lost_unseen_db == pytest.approx(4.6)
+    assert "its SQNR is 15.4 dB, below the 20 dB" in lost.broken
+    assert not replace(usual, unseen_db=20.1).breaks
+    assert not replace(lost, usual_db=15.0).breaks, "as noisy as a recipe for which the evaluation shows the bound"
+    assert not replace(lost, bound=Bound(min_sqnr_db=10.0), statement=state([15.0, 15.4], 10.0)).breaks
+    shown = Verdict(evaluator="mine")
+    assert not replace(lost, evaluated=shown).breaks, "the evaluation shows it"
     chosen = most_credible([noisy, usual], lambda e: e, lambda e: True)
     assert chosen is usual
     fast, slow = confirmed(2.0, noisy), confirmed(1.3, usual)

@@ -27,6 +27,7 @@ from inlay.model.guard import limited
 from inlay.model.pool import pooled
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
+from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Outputs
 from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
@@ -136,7 +137,8 @@ class CrossFit:
             found = Evidence(replace(self._session.inputs.config.bound, min_sqnr_db=None), state([]))
         sqnr_db = 0.0 if searched is None else searched.sqnr_db
         verdict = evaluation.verdict(model, model.digest if placement is None else placement.digest, sqnr_db, until)
-        return replace(found, evaluated=verdict, searched_db=sqnr_db)
+        usual_db = min(DEFAULT_MIN_SQNR_DB, self._session.inputs.config.steering_db)
+        return replace(found, evaluated=verdict, searched_db=sqnr_db, usual_db=usual_db)
 
     def evidence(
         self, model: Artifact, placement: Placement | None, unseen_db: Sequence[float], until: Deadline, final: bool

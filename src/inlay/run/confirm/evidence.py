@@ -36,6 +36,7 @@ class Evidence:
     # what the user's own evaluation says of the model; None where there is none, or it was not needed
     evaluated: Verdict | None = None
     unseen_db: float | None = None  # SQNR on samples that neither calibration nor search has seen
+    usual_db: float = DEFAULT_MIN_SQNR_DB  # SQNR to go by where an evaluation alone is bounded, and shows nothing
 
     @property
     def shows(self) -> bool:
@@ -51,7 +52,8 @@ class Evidence:
     def breaks(self) -> bool:
         """Whether the judged samples themselves break the bound: then it is not a matter of how many there are."""
         by_metric = self.metric is not None and self.metric.breaks_bound
-        return self.statement.breaks_bound or by_metric or (self.evaluated is not None and self.evaluated.breaks)
+        by_evaluation = self.evaluated is not None and self.evaluated.breaks
+        return self.statement.breaks_bound or by_metric or by_evaluation or self.lost_unseen_db > 0.0
 
     @property
     def lacks_db(self) -> float:
@@ -68,9 +70,17 @@ class Evidence:
 
         Where the user's own evaluation alone is bounded, and shows nothing, that is all there is to go by.
         """
-        if self.bound.min_sqnr_db is not None or self.evaluated is None or self.shows:
-            return 0.0
-        return max(0.0, DEFAULT_MIN_SQNR_DB - self.searched_db)
+        return 0.0 if self.shows else self._lacks_of_usual(self.searched_db)
+
+    @property
+    def lost_unseen_db(self) -> float:
+        """The same of unseen samples: a search that holds to it on its own must not deliver less on others."""
+        shown = self.evaluated is None or self.evaluated.shows
+        return 0.0 if shown or self.unseen_db is None else self._lacks_of_usual(self.unseen_db)
+
+    def _lacks_of_usual(self, sqnr_db: float) -> float:
+        bounded = self.bound.min_sqnr_db is not None or self.evaluated is None
+        return 0.0 if bounded else max(0.0, self.usual_db - sqnr_db)
 
     @property
     def rank(self) -> Rank:
@@ -119,6 +129,11 @@ class Evidence:
             parts.append(f"{metric.name} falls {metric.fallen}, more than the {metric.max_drop:g} allowed")
         if self.evaluated is not None and self.evaluated.breaks:
             parts.append(self.evaluated.why)
+        if self.lost_unseen_db and self.evaluated is not None:
+            parts.append(
+                f"its SQNR is {self.unseen_db:.1f} dB, below the {self.usual_db:g} dB that are asked for where the "
+                f"evaluation does not show its bound: {self.evaluated.why}"
+            )
         return "; ".join(parts)
 
     @property

@@ -207,6 +207,8 @@ class Verifier:
     def _reject(self, entry: Entry, found: Evidence) -> None:
         """Keep a contender no longer: samples that had no part in its ranges break its bound."""
         db = 0.0 if found.statement.mean_db is None else found.statement.mean_db
+        if found.lost_unseen_db and found.unseen_db is not None:
+            db = found.unseen_db
         known: Accuracy | Failed = Accuracy(False, db, samples=found.statement.samples, reason=found.broken)
         evaluated, wanted_db = found.evaluated, None
         if evaluated is not None and evaluated.breaks:
