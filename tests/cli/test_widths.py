@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.cli.terminal import Table, laid_out
+from inlay.errors import UNPROVEN
 from inlay.testing import Builder, random_feed
 from tests.cli.test_json import COMMANDS, ELSEWHERE, NULL, command_names
 from tests.support.command_line import RunCommand
@@ -78,7 +79,7 @@ def test_every_command_reads_well(
     for name, arguments in [*((n, a) for n, (a, _) in COMMANDS.items()), *ALSO.items()]:
         command = name.split() if name in COMMANDS else name.split()[:1]
         code, out, err = run(*command, *(files.get(a, a) for a in arguments))
-        assert code == 0, (name, err)
+        assert code == (UNPROVEN if name == "tune without data" else 0), (name, err)
         assert not cut(out), name  # the log of a search names units by their two ends, on purpose
         texts[name] = out
         if columns:
