@@ -264,6 +264,7 @@ def test_models_whose_growth_is_measured_are_made_in_a_process_of_their_own(
     assert growth.write("chain", 50, path) == len(onnx.load(path).graph.node) >= 50
 
 
+@pytest.mark.exhaustive
 def test_a_simulated_fleet_keeps_its_devices_busy(tmp_path: Path) -> None:
     whole = fleet.simulate(80, 8, 0, None, tmp_path)
     assert whole["done"] == 80
@@ -301,6 +302,7 @@ def test_a_delivery_below_its_bound_is_silent_only_where_it_is_called_shown() ->
     assert steady["delivered"] > 0.2, "its bound is near: where the margin lets it pass, it is delivered"
 
 
+@pytest.mark.exhaustive
 def test_the_committed_share_of_silent_deliveries_is_what_the_rows_give() -> None:
     """And at most one in twenty, of every number of samples, with what is fitted to the other models as well."""
     found = render.read("few_samples")

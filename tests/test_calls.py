@@ -38,6 +38,7 @@ def mean_of_outputs(outputs: Sequence[Mapping[str, np.ndarray]], labels: object)
     return float(np.mean([np.mean(next(iter(o.values()))) for o in outputs]))
 
 
+@pytest.mark.exhaustive
 def test_a_proto_a_dict_and_a_function(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     proto = residual_model()
     with caplog.at_level(logging.INFO, logger="inlay"):
@@ -54,6 +55,7 @@ def test_a_proto_a_dict_and_a_function(tmp_path: Path, caplog: pytest.LogCapture
     assert inlay.select(tmp_path / "out", fastest=True, to=tmp_path / "s.onnx"), "the given model is read again"
 
 
+@pytest.mark.exhaustive
 def test_options_are_one_value_of_their_own(model: Path, tmp_path: Path) -> None:
     """Given whole, by name, or both: the same run, and the same line to ask for it again."""
     options = inlay.TuneOptions(target="null", max_measurements=1, cost_db=False, out=tmp_path / "a")

@@ -38,6 +38,7 @@ ORACLE = {"model/reference.py", "model/native.py"}
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+@pytest.mark.exhaustive
 def test_the_plan_is_what_is_generated() -> None:
     assert layout.rendered(ROOT, layout.layers(), LAYOUT) == LAYOUT, "run: make layout"
 
@@ -48,10 +49,12 @@ def test_the_plan_names_every_file_once() -> None:
     ]
 
 
+@pytest.mark.exhaustive
 def test_every_file_comes_behind_what_it_imports() -> None:
     assert house.upward(house.rows(LAYOUT), house.imports(ROOT, "inlay")) == []
 
 
+@pytest.mark.exhaustive
 def test_nothing_imports_in_circles() -> None:
     assert house.circles(house.imports(ROOT, "inlay")) == []
 
@@ -60,6 +63,7 @@ def test_generic_rooms_name_no_runtime() -> None:
     assert house.runtime_names(ROOT, GENERIC, ORACLE) == []
 
 
+@pytest.mark.exhaustive
 def test_the_core_names_no_wing() -> None:
     assert house.wings_named(ROOT) == []
 

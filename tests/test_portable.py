@@ -38,6 +38,7 @@ with open(os.environ["INLAY_SPIED"], "a") as file:
 
 @pytest.mark.skipif(os.name != "posix", reason="here these are absent anyway")
 @pytest.mark.parametrize("command", ["tune", "bench"])
+@pytest.mark.exhaustive
 def test_a_run_goes_without_what_only_posix_has(command: str, save: SaveModel, tmp_path: Path) -> None:
     model, spied, out = save(small_model()), tmp_path / "spied", tmp_path / "out"
     (tmp_path / "site").mkdir()

@@ -121,6 +121,7 @@ RUN = (
 )
 
 
+@pytest.mark.exhaustive
 def test_the_ported_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +143,7 @@ def test_the_ported_program(
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.exhaustive
 def test_the_ported_workflow(capsys: pytest.CaptureFixture[str]) -> None:
     exec(block("migrate.md", "from inlay.autotune import Config, region"), {"measure": faster_with_pairs})
     assert "pairs of readings" in capsys.readouterr().out
@@ -259,6 +261,7 @@ def test_the_recipe_of_the_guide_says_what_it_shows(here: Path) -> None:
     assert len(load_recipe(here / "recipe.yaml").rules) == text.count("  - {")
 
 
+@pytest.mark.exhaustive
 def test_the_settings_of_the_guide(here: Path) -> None:
     (here / "config.yaml").write_text(block("guide.md", "data: samples.npz"), encoding="utf8")
     words = ["tune", "model.onnx", "--config", "config.yaml", "--target", "null", "--dry-run", "--json"]

@@ -89,6 +89,7 @@ def called(words: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "python"])
+@pytest.mark.exhaustive
 def test_no_process_lets_the_runtime_report_or_leaves_a_file(name: str, folder: Path) -> None:
     if name == "openvino":
         pytest.importorskip("openvino_telemetry", reason="OpenVINO and its reporting are not installed")

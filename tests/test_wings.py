@@ -36,6 +36,7 @@ def test_a_run_imports_only_the_wings_that_joined_it(tmp_path: Path) -> None:
     } | {"tosa"}, "a Q/DQ file may be of any target: without that the two above would prove nothing"
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_without_wings(tmp_path: Path) -> None:
     """A copy of the package without their folders, and without their entry points."""
     root = tmp_path / "packages" / "inlay"

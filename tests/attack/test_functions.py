@@ -32,6 +32,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("only", ["generator_interrupt_2", "metric_fork_0"])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_function_that_misbehaves_is_named_and_changes_nothing(only: str) -> None:
     done = python("-m", "tests.attack", "functions", "--only", only)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -43,6 +43,7 @@ def test_every_kind_is_tried() -> None:
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.exhaustive
 def test_no_input_breaks_a_promise(kind: str, server: Server, folders: Iterator[Path]) -> None:
     @settings(max_examples=EXAMPLES[kind])
     @given(st.data())

@@ -19,6 +19,7 @@ COUNT = 25
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "options"), [("ort-cpu", {}), ("openvino-cpu", {"precision": "f32"})])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_random_models_are_computed_as_they_are_written(
     name: str, options: dict[str, str], kind: str, tmp_path: Path
 ) -> None:

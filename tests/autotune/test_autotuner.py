@@ -281,6 +281,7 @@ def test_workflow_survives_failures_and_interruption(tmp_path: Path) -> None:
     assert pairs(tuner.export_onnx()) >= saved
 
 
+@pytest.mark.exhaustive
 def test_noise_without_effect_is_hardly_ever_committed() -> None:
     """2 % noise, nothing to gain. Single readings commit something on nearly every run; turns do not."""
     committed = {}

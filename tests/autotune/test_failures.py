@@ -25,6 +25,7 @@ def failures_of(tuner: QDQAutotuner) -> set[str]:
 
 
 @pytest.mark.parametrize("well", [1, 9])
+@pytest.mark.exhaustive
 def test_a_broken_function_ends_the_workflow_and_nothing_is_held_against_the_schemes(well: int, tmp_path: Path) -> None:
     calls = itertools.count(1)
 
@@ -55,6 +56,7 @@ def test_a_function_that_returns_no_number_is_broken(value: object, tmp_path: Pa
         )
 
 
+@pytest.mark.exhaustive
 def test_the_first_reading_is_taken_as_all_are(tmp_path: Path) -> None:
     found = region_pattern_autotuning_workflow(
         branches(),
@@ -99,6 +101,7 @@ def test_declared_failures_are_not_retried(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.exhaustive
 def test_a_gain_is_found_though_half_of_the_readings_fail(seed: int, tmp_path: Path) -> None:
     rng, calls, failed = np.random.default_rng(seed), itertools.count(), 0
 

@@ -47,6 +47,7 @@ def compared(tuner: QDQAutotuner, measure: Measure) -> list[int]:
     return turns
 
 
+@pytest.mark.exhaustive
 def test_the_interval_holds_the_truth_and_the_point_is_not_biased() -> None:
     held, logs = 0, []
     for seed in range(200):
@@ -63,6 +64,7 @@ def test_the_interval_holds_the_truth_and_the_point_is_not_biased() -> None:
     assert abs(float(np.mean(logs))) < 3 * float(np.std(logs)) / math.sqrt(len(logs))
 
 
+@pytest.mark.exhaustive
 def test_a_search_ends_with_readings_that_decided_nothing() -> None:
     held, values, estimates = 0, [], []
     for seed in range(6):

@@ -61,6 +61,7 @@ def written(
     return bytes(made.emit(everything).SerializeToString(deterministic=True))
 
 
+@pytest.mark.exhaustive
 def test_what_is_kept_gives_the_same_bytes_and_nothing_is_calibrated(
     calibrations: list[object], tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ OTHERS: dict[str, Callable[[Path], bytes]] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.exhaustive
 def test_another_calibration_is_never_used(what: str, calibrations: list[object], tmp_path: Path) -> None:
     first = written(tmp_path / "kept.npz")
     fresh, after = OTHERS[what](tmp_path / "fresh.npz"), OTHERS[what](tmp_path / "kept.npz")
@@ -97,6 +99,7 @@ def test_another_calibration_is_never_used(what: str, calibrations: list[object]
     assert len(calibrations) == 3
 
 
+@pytest.mark.exhaustive
 def test_a_version_calibrates_by_itself(
     calibrations: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +127,7 @@ def _foreign(_: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [_cut, _flipped, _foreign, lambda _: b"", lambda _: b"nonsense"])
+@pytest.mark.exhaustive
 def test_a_damaged_one_is_told_in_one_line_and_made_anew(
     damage: Callable[[bytes], bytes], calibrations: list[object], tmp_path: Path
 ) -> None:
@@ -143,6 +147,7 @@ def test_a_damaged_one_is_told_in_one_line_and_made_anew(
 
 
 @pytest.mark.parametrize("at", [1, 2, 5, 9])
+@pytest.mark.exhaustive
 def test_a_workflow_that_was_killed_does_not_calibrate_again(
     at: int, calibrations: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +195,7 @@ def test_no_samples_are_overwritten(tmp_path: Path) -> None:
         tuner.save_state(state)
 
 
+@pytest.mark.exhaustive
 def test_rules_say_the_same_in_every_process_and_functions_differ_by_what_they_hold() -> None:
     program = (
         "from inlay.quant.rewrite import stated; from inlay.targets.base import Capabilities, TargetSpec; "

@@ -146,6 +146,7 @@ def test_equal_calls_choose_equally(workspace: MakeWorkspace) -> None:
 
 
 @pytest.mark.parametrize("sound", [1000, 7])
+@pytest.mark.exhaustive
 def test_several_hands_choose_as_one_does(
     workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch, sound: int
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:
 
 
 @pytest.mark.parametrize("flags", [frozenset[str](), frozenset({"avx512_vnni"})], ids=["7-bit", "8-bit"])
+@pytest.mark.exhaustive
 def test_it_is_made_for_the_part_that_keeps_the_constraint(workspace: MakeWorkspace, flags: frozenset[str]) -> None:
     """A unit that ruins everything is left out before the choice; nothing is where everything keeps the constraint."""
     space = workspace(model(outliers=True), capabilities_for("x86_64", flags), feeds=feeds(12))
@@ -300,6 +302,7 @@ def test_random_inputs_decide_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "result.json").read_text())["data"]["numbers"] == {}
 
 
+@pytest.mark.exhaustive
 def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
     """However long anything takes; where it must end before, it says so, and still is no worse than one for all."""
     space = workspace(model(), feeds=feeds(12))

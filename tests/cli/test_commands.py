@@ -46,6 +46,7 @@ def test_targets(run: RunCommand) -> None:
     assert "ort-cpu" in out
 
 
+@pytest.mark.exhaustive
 def test_tune(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     code, out, err = run("tune", save(small_model()), "-o", tmp_path / "out", *FAST)
     assert code == 0, err
@@ -125,6 +126,7 @@ def test_interrupts_end_with_130(
 
 @pytest.mark.parametrize("module", ["numpy", "random", "ml_dtypes", "json"])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_the_working_directory_is_data(module: str, save: SaveModel, tmp_path: Path) -> None:
     """A module beside a downloaded model is not imported, by the command as little as by its workers."""
     (tmp_path / f"{module}.py").write_text("open('executed', 'w')\nraise SystemExit(9)\n")

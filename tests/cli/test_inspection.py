@@ -71,6 +71,7 @@ def test_a_model_that_does_not_run_is_shown_with_the_reason(run: RunCommand, sav
     failed(run("inspect", save(model).with_name("none.onnx")), 1, "none.onnx")
 
 
+@pytest.mark.exhaustive
 def test_a_dry_run_says_what_would_be_tried_and_writes_nothing(
     run: RunCommand, save: SaveModel, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def test_a_dynamic_file_as_model_is_quantized_anew(tmp_path: Path, run: RunComma
     assert "MatMulInteger" not in {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node}
 
 
+@pytest.mark.exhaustive
 def test_tune_lists_every_site_of_a_baseline(tmp_path: Path, run: RunCommand) -> None:
     model = text_model()
     path = quantize_by_runtime(model, tmp_path, [random_feed(model, i) for i in range(3)], operators=True)
@@ -88,6 +89,7 @@ def _crashes(*_: object) -> Extraction:
     ],
 )
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_what_does_not_match_is_one_opaque_model(
     function: str, stand_in: object, words: str, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

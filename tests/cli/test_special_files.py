@@ -74,6 +74,7 @@ def test_what_is_read_is_a_regular_file(option: str, kind: str, folder: Path) ->
 
 
 @pytest.mark.parametrize("option", WRITTEN)
+@pytest.mark.exhaustive
 def test_a_pipe_that_nobody_reads_is_no_output(option: str, folder: Path) -> None:
     os.mkfifo(folder / "special")
     done = run(tuple(word.replace("@", "special") for word in WRITTEN[option]), folder)

@@ -72,6 +72,7 @@ def test_any_text_becomes_one_printable_line(text: str) -> None:
 )
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_names_control_nothing(
     code: int,
     arguments: list[str],

@@ -174,6 +174,7 @@ UNUSUAL: dict[str, Callable[[], onnx.ModelProto]] = {
     ],
 )
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_unusual_models(name: str, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     model = UNUSUAL[name]()
     path = save(model)

@@ -119,6 +119,7 @@ def on_a_terminal(arguments: Sequence[str], folder: Path) -> str:
     return said.decode()
 
 
+@pytest.mark.exhaustive
 def test_a_terminal_says_how_wide_it_is(tmp_path: Path) -> None:
     folder_with_inputs(tmp_path)
     shown = on_a_terminal(["quantize", "M.onnx", "-o", "Q.onnx", *NULL, "--explain"], tmp_path)

@@ -84,6 +84,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
     )
 
 
+@pytest.mark.exhaustive
 def test_tuning_takes_the_rewrite_where_it_pays(result: TuneResult) -> None:
     graph = onnx.load(result.model_path).graph
     (cut,) = [n for n in graph.node if n.op_type == "Slice"]

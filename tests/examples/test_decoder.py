@@ -40,6 +40,7 @@ def test_samples_hold_what_the_cache_really_held(made: Path) -> None:
     [("examples.decoder.perplexity:negative", "tokens.npy", 5), ("token-agreement", "", 0.5)],
 )
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_run_goes_by_the_metric_and_its_model_feeds_on_its_own_cache(
     metric: str, labels: str, drop: float, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_float_model_has_a_bound_that_no_placement_exceeds(tmp_path: Path) -> 
     assert found.bound.float_ms / found.bound.int8_ms == pytest.approx(full, rel=0.01)
 
 
+@pytest.mark.exhaustive
 def test_losses_are_told_on_a_target_with_further_types_of_activations(tmp_path: Path) -> None:
     """Its probes have switches for types that the file says nothing of."""
     pytest.importorskip("openvino", reason="the extra openvino is not installed")

@@ -83,6 +83,7 @@ def network(opset: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("opset", [17, 19, 21])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_symmetric_inputs_only(opset: int, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(network(opset), path)

@@ -268,6 +268,7 @@ def _operator(found: Explanation, name: str, kind: str) -> Operator:
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_fault_is_named_and_proven_and_its_twin_runs_on_integers(found: Explanation, name: str) -> None:
     bad, good = (_operator(found, name, kind) for kind in ("bad", "good"))
     assert bad.precision == "float"

@@ -48,6 +48,7 @@ def test_a_repair_is_faster_and_as_accurate_and_each_change_has_its_gain(done: R
     assert sum(c.gain_ms for c in done.changes) == pytest.approx(first.latency_ms - second.latency_ms, rel=0.01)
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_bettered_is_not_written(done: Repair, folder: Path) -> None:
     repaired, again = folder / "repaired.onnx", folder / "again.onnx"
     assert any(n.op_type == "QuantizeLinear" for n in onnx.load(repaired).graph.node)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def claim(
 CASES = [(1.0, 1e6, 0.3), (1.3, 8e6, 0.5), (3.5, 30e6, 0.9)]
 
 
+@pytest.mark.exhaustive
 def test_intervals_cover_the_truth_while_others_run() -> None:
     told = {case: [claim(*case, seed) for seed in range(RUNS // len(CASES))] for case in CASES}
     covered = [i.low <= t <= i.high for (t, _, _), found in told.items() for i, _ in found]
@@ -58,6 +60,7 @@ def test_intervals_cover_the_truth_while_others_run() -> None:
     assert any(i.low > 1.05 * t for (t, _, _), found in blind.items() for i in found)
 
 
+@pytest.mark.exhaustive
 def test_what_a_single_thread_lost_is_known_and_moments_alone_widen() -> None:
     """A gain is shown, and is no less often true, on a machine that is never quiet.
 

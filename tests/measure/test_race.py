@@ -59,6 +59,7 @@ def test_predictive_power_is_the_share_of_races_that_would_still_show_a_gain() -
     assert predictive_power(Interval(1.0, 0.0, float("inf")), level, blocks, most) == 1.0
 
 
+@pytest.mark.exhaustive
 def test_a_race_of_little_predictive_power_is_short(tmp_path: Path) -> None:
     counts: dict[float, list[int]] = {}
     for truth in (1.0, 1.02):

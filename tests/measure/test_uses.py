@@ -226,6 +226,7 @@ def test_uses_are_told_in_two_lines() -> None:
     assert "1.80x" not in " ".join(use_lines(best, "throughput")), "the verdict says it"
 
 
+@pytest.mark.exhaustive
 def test_a_whole_run_for_throughput_says_so(tmp_path: Path) -> None:
     model = residual_model()
     onnx.save(model, tmp_path / "model.onnx")

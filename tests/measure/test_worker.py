@@ -218,6 +218,7 @@ def test_a_model_that_ends_every_process_is_refused_without_another(
     assert worker.run(artifact("good"), [feed])
 
 
+@pytest.mark.exhaustive
 def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed: Path) -> None:
     with impatient(tmp_path) as worker:
         child = worker._process.child

@@ -102,6 +102,7 @@ def test_residents_are_made_once_and_again_after_a_crash() -> None:
     assert call("reading", dict, kept) == {"a": 1}
 
 
+@pytest.mark.exhaustive
 def test_residents_are_freed_with_their_handle() -> None:
     large = 1 << 27
     for _ in range(20):  # together more than the limit

@@ -31,6 +31,7 @@ def report(start: str) -> list[str]:
 
 
 @pytest.mark.parametrize("start", [COMMAND, WORKER], ids=["command", "worker"])
+@pytest.mark.exhaustive
 def test_what_is_not_needed_is_loaded_when_it_is_used(start: str) -> None:
     if report("import onnx_ir")[0] == "False":
         pytest.skip("this version of onnx-ir loads no sympy")

@@ -17,6 +17,7 @@ from tests.support.fixtures import SaveModel
 
 @pytest.mark.parametrize("strategy", ["anchors", "auto"])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_every_run_leaves_a_cache(save: SaveModel, tmp_path: Path, strategy: str) -> None:
     """Also one whose budget ends before evolution has its turn."""
     model = small_model()
@@ -43,6 +44,7 @@ def test_a_given_cache_is_tried_before_the_budget_can_end(save: SaveModel, tmp_p
     assert cost(result.model_path) <= cost(tmp_path / "first" / "model.onnx") * 1.0001
 
 
+@pytest.mark.exhaustive
 def test_what_a_cache_has_of_other_models_stays(save: SaveModel, tmp_path: Path) -> None:
     model, other = small_model(), branches()
     tune(save(other, "other.onnx"), tmp_path / "other", data=samples(other), strategy="anchors")

@@ -109,6 +109,7 @@ def finds_nothing(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     monkeypatch.setattr(portfolio, "_delivered", lame)
 
 
+@pytest.mark.exhaustive
 def test_of_two_precisions_that_keep_the_bound_the_exact_one_must_be_faster(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +126,7 @@ def test_of_two_precisions_that_keep_the_bound_the_exact_one_must_be_faster(
 
 @pytest.mark.parametrize("others", [None, {}])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_run_for_one_of_several_targets_stays_in_its_precision(
     others: dict[str, str] | None, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_run_for_one_of_several_targets_stays_in_its_precision(
 
 
 @pytest.mark.parametrize("own_db", [5.0, 40.0])
+@pytest.mark.exhaustive
 def test_a_target_is_tuned_for_in_the_precision_that_keeps_the_bound(
     own_db: float, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +185,7 @@ def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) ->
     assert result.worst_regret == pytest.approx(1.0, abs=0.03), "both targets want the same"
 
 
+@pytest.mark.exhaustive
 def test_what_one_target_refuses_is_not_for_all(save: SaveModel, tmp_path: Path) -> None:
     """The second runs float only: its front holds the single file, and the table says what the first one loses."""
     rig = Rig({"2.0": Picky})
@@ -213,6 +217,7 @@ def test_auto_deploys_on_the_fastest_and_passes_over_what_cannot_win(save: SaveM
     assert data["target"]["options"]["scale"] == 1.0
 
 
+@pytest.mark.exhaustive
 def test_auto_takes_a_file_made_for_another_target_where_it_is_faster(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +230,7 @@ def test_auto_takes_a_file_made_for_another_target_where_it_is_faster(
     assert all(r.ratio.low > 1.0 for r in result.ratios)
 
 
+@pytest.mark.exhaustive
 def test_a_target_is_told_of_a_better_file_that_was_made_for_another(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_target_is_told_of_a_better_file_that_was_made_for_another(
     assert f"float: {own}" in said
 
 
+@pytest.mark.exhaustive
 def test_where_an_equal_share_is_too_short_the_fastest_gets_all(save: SaveModel, tmp_path: Path) -> None:
     specs = {"fast": null(1000.0), "near": null(1100.0)}  # inferences of about 0.1 s
     with pytest.raises(UsageError, match=r"its share of --budget 40s is \d+ s, and it needs \d+ s: give \d+s or more"):
@@ -254,12 +261,14 @@ def test_where_an_equal_share_is_too_short_the_fastest_gets_all(save: SaveModel,
     assert result.deployed == "fast"
 
 
+@pytest.mark.exhaustive
 def test_what_a_slow_target_needs_beyond_its_share_it_gets_of_the_others(save: SaveModel, tmp_path: Path) -> None:
     specs = {"slow": null(1000.0), "quick": null(1.0)}
     result = across(save(small_model()), tmp_path / "out", specs, budget_s=SHORT_S)
     assert {label for label, c in result.columns.items() if c.folder} == {"slow", "quick"}
 
 
+@pytest.mark.exhaustive
 def test_the_budget_bounds_the_whole_command(save: SaveModel, tmp_path: Path) -> None:
     rig = Rig()
     specs = {"one": null(200.0), "two": null(300.0)}
@@ -284,6 +293,7 @@ def test_a_finished_run_is_neither_repeated_nor_taken_for_another(save: SaveMode
         across(path, out, {"one": null(1.0), "two": null(4.0)})
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_run_leaves_the_best_so_far(save: SaveModel, tmp_path: Path) -> None:
     path, out, specs = save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(2.0)}
 
@@ -323,6 +333,7 @@ def test_regret_is_the_worst_ratio_to_the_best_file_there() -> None:
             assert regret(table, row, rows, columns) == pytest.approx(worst)
 
 
+@pytest.mark.exhaustive
 def test_a_file_without_a_figure_on_one_target_is_said_so(save: SaveModel, tmp_path: Path) -> None:
     """As where no time is left for a slow one: what cannot be compared is no number, in the result and in words."""
     result = across(save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(3.0)})
@@ -370,6 +381,7 @@ def test_no_output_of_any_run_may_be_an_input(save: SaveModel, tmp_path: Path) -
     assert path.read_bytes() == before
 
 
+@pytest.mark.exhaustive
 def test_files_are_judged_in_the_terms_of_the_task(save: SaveModel, tmp_path: Path) -> None:
     """On all targets, as their own runs judge them: an embedding by cosine and ranks, where no SQNR is asked for."""
     b = Builder()
@@ -386,6 +398,7 @@ def test_files_are_judged_in_the_terms_of_the_task(save: SaveModel, tmp_path: Pa
 
 
 @pytest.mark.parametrize("broken", [True, False])
+@pytest.mark.exhaustive
 def test_a_bound_that_the_chosen_run_breaks_is_told_in_the_first_line(
     broken: bool, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

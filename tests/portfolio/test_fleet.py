@@ -211,6 +211,7 @@ def test_the_command(
 
 
 @pytest.mark.parametrize("broken", [True, False])
+@pytest.mark.exhaustive
 def test_a_bound_that_a_run_breaks_is_told_as_such(
     broken: bool, result: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

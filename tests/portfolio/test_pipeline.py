@@ -84,6 +84,7 @@ def test_what_is_delivered_is_what_its_runs_found_and_was_timed_together() -> No
     assert [p.output_sha256 for p in again.parts] == [p.output_sha256 for p in found.parts], "it is not tuned again"
 
 
+@pytest.mark.exhaustive
 def test_the_evaluation_of_the_whole_decides_which_models_go_back() -> None:
     """It is given a folder of all models, and rejects a decoder with Q/DQ: the innocent encoder keeps its gain."""
     asked = list[set[str]]()
@@ -107,6 +108,7 @@ def test_the_evaluation_of_the_whole_decides_which_models_go_back() -> None:
     assert [part.origin == "original" for part in free.parts] == [False, False], "within the bound, nothing goes back"
 
 
+@pytest.mark.exhaustive
 def test_files_by_name_are_what_was_recorded_of_them(run: RunCommand) -> None:
     """The short form of ``pipeline.yaml``: the same models, samples, and numbers of runs."""
     words = (

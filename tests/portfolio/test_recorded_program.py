@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx.utils import Extractor
 
 import inlay
@@ -38,6 +39,7 @@ def cut(path: Path, folder: Path) -> None:
     onnx.save(extractor.extract_model([at], [model.graph.output[0].name]), folder / "head.onnx")
 
 
+@pytest.mark.exhaustive
 def test_a_recorded_program_is_tuned_for_real(real_models: Path, tmp_path: Path) -> None:
     feeds = importlib.import_module("feeds")  # of the folder of trained models
     images = np.stack([next(iter(feed.values())) for feed in feeds.feeds("mnist")[0][:12]])

@@ -102,6 +102,7 @@ def digits(folder: Path) -> tuple[Path, Path]:
     return folder / "m.onnx", folder / "x.npz"
 
 
+@pytest.mark.exhaustive
 def test_a_search_over_half_precision_from_end_to_end(tmp_path: Path) -> None:
     model, data = digits(tmp_path)
     target = TargetSpec("null", {"half": True})
@@ -134,6 +135,7 @@ def test_quantize_on_a_base(tmp_path: Path) -> None:
     assert "Cast" not in {n.op_type for n in onnx.load(tmp_path / "w.onnx").graph.node}
 
 
+@pytest.mark.exhaustive
 def test_what_stays_in_float32_is_told(tmp_path: Path) -> None:
     """By the result of a search and by an explanation, with the numbers that decided."""
     (tmp_path / "m.onnx").write_bytes(planted(60.0).SerializeToString())

@@ -105,6 +105,7 @@ def test_labelled_hits_are_paired() -> None:
     assert str(said).startswith("top1 27 of 40 (2 lost, 1 won): at most 0.1")
 
 
+@pytest.mark.exhaustive
 def test_a_bootstrap_holds_the_true_drop_and_keeps_pairs_together() -> None:
     rng, held, margins = np.random.default_rng(2), [], []
     for _ in range(examples(60)):

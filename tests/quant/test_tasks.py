@@ -78,6 +78,7 @@ def noisy(reference: Sequence[Outputs], db: float, seed: int = 9) -> list[dict[s
 
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_trained_models_are_what_they_are(name: str, real_models: Path) -> None:
     some = importlib.import_module("feeds").feeds(name)[0][:9]
     path = real_models / f"{name}.onnx"

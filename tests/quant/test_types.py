@@ -269,6 +269,7 @@ def test_the_probe_knows_the_noise_of_every_type(sensitive: Workspace) -> None:
         assert probe.noise(placement)[0] == pytest.approx(errors / signal, rel=0.2)
 
 
+@pytest.mark.exhaustive
 def test_a_search_takes_16_bits_where_8_break_the_bound(tmp_path: Path) -> None:
     """At known costs: 8 bits gain more, but the last unit keeps the bound in 16 alone."""
     model = sensitive_model()

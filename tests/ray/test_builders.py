@@ -65,6 +65,7 @@ def found(
 
 @pytest.mark.parametrize("strategy", ["auto", "evolve", "refine"])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_run_ends_the_same_with_builders_and_without(
     strategy: str, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_two_devices_end_as_one_does(save: SaveModel, tmp_path: Path, monkeypatc
     assert not [*one.held, *two.held, *dying.held], "a device was not let go"
 
 
+@pytest.mark.exhaustive
 def test_a_device_that_another_run_holds_is_left_to_it(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_run_on_a_device_is_in_the_precision_that_is_faster(
     assert again.target == result.target
 
 
+@pytest.mark.exhaustive
 def test_other_options_than_those_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(resources={resource_of(OWN): 1.0})
     cluster.join(monkeypatch)

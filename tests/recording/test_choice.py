@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def test_two_processes_are_as_one(drawn: list[tuple[int, int, int]], most: int, 
     assert set(chosen([*parts[0], *parts[1]], most, 99)) == set(chosen(feeds, most, 99))
 
 
+@pytest.mark.exhaustive
 def test_every_feed_is_as_likely_and_every_shape_is_there(tmp_path: Path) -> None:
     """Of 60 feeds 20 are kept. The first is always among them: it is the first of its shape; so is the odd one."""
     times = np.zeros(60)

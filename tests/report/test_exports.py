@@ -73,6 +73,7 @@ def test_the_runtimes_quantizer_quantizes_the_same_operators(partly: Path, tmp_p
     assert convs_with_quantized_weights(tmp_path / "all.onnx") != ours, "without the list it quantizes others, too"
 
 
+@pytest.mark.exhaustive
 def test_the_runtimes_quantizer_takes_our_scales(partly: Path, tmp_path: Path) -> None:
     names = json.loads(inlay.export(partly, "ort-exclude", tmp_path / "e.json").read_text())["nodes_to_exclude"]
     found = json.loads(inlay.export(partly, "ort-overrides", tmp_path / "o.json").read_text())["TensorQuantOverrides"]

@@ -83,6 +83,7 @@ def is_used_up(result: TuneResult, took_s: float, seconds: float) -> bool:
 @pytest.mark.parametrize("scale", [10.0, 300.0, SLOW])
 @pytest.mark.parametrize("seconds", [15.0, 45.0, 120.0])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_command_uses_its_budget_and_no_more(scale: float, seconds: float, tmp_path: Path) -> None:
     try:
         result, clock = run(tmp_path, seconds, scale, before_s=2.0)
@@ -101,6 +102,7 @@ def test_a_command_uses_its_budget_and_no_more(scale: float, seconds: float, tmp
 @pytest.mark.parametrize("factor", [0.25, 4.0])
 @pytest.mark.parametrize("since", [0.2, 0.6, 0.85])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_machine_may_become_faster_or_slower(factor: float, since: float, tmp_path: Path) -> None:
     result, clock = run(tmp_path, 60.0, 300.0, slower=(factor, since * 60.0))
     assert clock.seconds <= 66.0
@@ -109,6 +111,7 @@ def test_a_machine_may_become_faster_or_slower(factor: float, since: float, tmp_
     assert (late and factor > 1.0) or result.best.speedup.low > 1.02
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_is_done_ends_and_a_larger_budget_looks_further(tmp_path: Path) -> None:
     (first, took), (again, _), (further, _) = (run(tmp_path, seconds, 10.0) for seconds in (60.0, 60.0, 240.0))
     assert took.seconds < 30.0, "the budget is the most, not the measure"
@@ -204,12 +207,14 @@ def test_shapes_that_latency_is_measured_on_are_counted() -> None:
     assert quick[1] < 1.1 * quick[0], "the time of a reading is shared"
 
 
+@pytest.mark.exhaustive
 def test_without_a_limit_the_same_model_takes_longer(tmp_path: Path) -> None:
     """Negative control: the limit is what ends it, and coarser steps are what makes it end with a result."""
     _, clock = run(tmp_path, None)
     assert clock.seconds > 200.0
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_budget_is_spent_delivers_the_same_again(tmp_path: Path) -> None:
     first, _ = run(tmp_path, 120.0)
     delivered = (tmp_path / "out" / "model.onnx").read_bytes()
@@ -280,6 +285,7 @@ def test_a_resumed_run_has_what_is_left(tmp_path: Path) -> None:
     first.close()
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_time_is_over_finds_again_what_it_found(tmp_path: Path) -> None:
     """Killed while it confirmed, or simply started again: all trials are in the journal, and no new one is begun."""
     first, _ = run(tmp_path, 200.0, 300.0)
@@ -295,6 +301,7 @@ def test_a_run_whose_time_is_over_finds_again_what_it_found(tmp_path: Path) -> N
     assert clock.seconds < 100.0, "it confirms with the least effort"
 
 
+@pytest.mark.exhaustive
 def test_with_a_larger_budget_the_search_goes_on(tmp_path: Path) -> None:
     """What earlier sessions judged is replayed in no time, however long the machine has been up."""
     first, _ = run(tmp_path, 45.0, 300.0)
@@ -429,6 +436,7 @@ def test_several_shapes_ask_for_no_longer_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["", "million points"])
+@pytest.mark.exhaustive
 def test_figures_that_are_no_times_say_nothing_about_the_time_that_is_left(unit: str, tmp_path: Path) -> None:
     """Inferences are quick here; the target's figures are in the seconds, where they are not points."""
 

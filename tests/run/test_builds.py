@@ -30,6 +30,7 @@ class Counting(NullTarget):
 
 @pytest.mark.parametrize("most", [10, 14])  # with more the search is done before
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     onnx.save(honesty.network(), tmp_path / "model.onnx")
     target, clock = Counting(noise=0.01, scale=50.0), Clock()
@@ -60,6 +61,7 @@ def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_profiled", [False, True])
+@pytest.mark.exhaustive
 def test_a_profile_counts_where_it_is_built(is_profiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An emulator that knows its kernels from the first build has twice as many candidates for as many builds."""
     onnx.save(honesty.network(), tmp_path / "model.onnx")
@@ -83,6 +85,7 @@ def test_a_profile_counts_where_it_is_built(is_profiled: bool, tmp_path: Path, m
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])  # without noise, decisions about scales are measured, too
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_calibration_leaves_the_builds_to_the_search(tmp_path: Path, noise: float) -> None:
     model = concat_model()
     onnx.save(model, tmp_path / "model.onnx")

@@ -247,6 +247,7 @@ def test_gaps_are_named_with_their_reasons() -> None:
     assert [*verdict_lines(Ceilings())] == []
 
 
+@pytest.mark.exhaustive
 def test_a_real_model_keeps_above_the_bound_of_this_machine(tmp_path: Path) -> None:
     """Load only slows: a bound by the best that was measured, here or by the model itself, holds for what it took."""
     spec = TargetSpec("ort-cpu", {"threads": 1})
@@ -349,6 +350,7 @@ def test_peaks_alone_are_no_cost_table(tmp_path: Path) -> None:
     assert read_peaks(HERE, tmp_path) is None
 
 
+@pytest.mark.exhaustive
 def test_a_run_and_an_explanation_tell_the_ceiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INLAY_CACHE_DIR", str(tmp_path / "cache"))
     target = create(TargetSpec("ort-cpu", {"threads": 1}))

@@ -60,6 +60,7 @@ def tune(path: Path, out: Path, feeds: list[dict[str, np.ndarray]], most: int) -
     return inlay.tune(path, out=out, data=feeds, target="null", min_sqnr=10.0, max_measurements=most, budget=None)
 
 
+@pytest.mark.exhaustive
 def test_an_undecided_confirmation_never_takes_back_an_earlier_one(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_an_undecided_confirmation_never_takes_back_an_earlier_one(
         assert tune(path, out, feeds, 10).best.is_float, "what was refuted does not come back"
 
 
+@pytest.mark.exhaustive
 def test_a_winner_that_fails_later_is_given_up(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def test_it_is_read_and_ranges_come_from_what_is_there(tmp_path: Path, empty: bo
 
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_it_is_tuned(tmp_path: Path, empty: bool) -> None:
     onnx.save(decoder(), tmp_path / "m.onnx")
     data = saved(steps(24, empty), tmp_path / "s.npz")

@@ -49,6 +49,7 @@ def cost(path: Path) -> float:
     return sum(k.ns for k in price(onnx.load(path)))
 
 
+@pytest.mark.exhaustive
 def test_result_json_has_its_stable_keys(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     path = save(model)
@@ -85,6 +86,7 @@ def test_result_json_has_its_stable_keys(save: SaveModel, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("necessary_db", [42.0, 1000.0])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_where_fast_models_fail_on_unseen_samples_another_one_is_delivered(
     necessary_db: float, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_where_fast_models_fail_on_unseen_samples_another_one_is_delivered(
     assert "too loud" in json.dumps(data["notes"])
 
 
+@pytest.mark.exhaustive
 def test_the_delivered_bytes_are_the_measured_ones(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     result, data = tune(save(model), tmp_path / "out", data=samples(model))
@@ -120,6 +123,7 @@ def test_the_delivered_bytes_are_the_measured_ones(save: SaveModel, tmp_path: Pa
     assert (data["best"]["qdq_pairs"], data["best"]["is_float"]) == (pairs, pairs == 0)
 
 
+@pytest.mark.exhaustive
 def test_it_is_never_slower_than_a_feasible_anchor_and_keeps_the_bound(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     feeds = samples(model)
@@ -146,6 +150,7 @@ def test_it_is_deterministic_per_seed(save: SaveModel, tmp_path: Path) -> None:
     assert _trials(tmp_path / "a") == _trials(tmp_path / "b")
 
 
+@pytest.mark.exhaustive
 def test_an_unreachable_bound_gives_float(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     result, data = tune(save(model), tmp_path / "out", data=samples(model), min_sqnr=150.0, max_measurements=4)
@@ -214,6 +219,7 @@ def test_a_killed_run_is_continued(save: SaveModel, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_baseline_keeps_outliers_from_being_moved_only_with_its_qparams(
     keep: bool, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +269,7 @@ def test_two_outputs_names_and_order(save: SaveModel, tmp_path: Path) -> None:
 @pytest.mark.real_model
 @pytest.mark.parametrize("name", ["mnist", "ultraface_rfb320_simplified", "g2p_bert"])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_trained_models(name: str, real_models: Path, tmp_path: Path) -> None:
     """A small budget on the real runtime: valid, inside the bound on unseen samples, no slower than the anchors."""
     source = importlib.import_module("feeds")  # comes with the models

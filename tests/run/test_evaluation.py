@@ -158,6 +158,7 @@ def test_a_file_that_it_deletes_is_a_copy(model: Path, tmp_path: Path) -> None:
     assert model.exists()
 
 
+@pytest.mark.exhaustive
 def test_a_function_in_a_module_runs_elsewhere(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_evaluation.py").write_text(
         "import os, time\n"
@@ -374,6 +375,7 @@ def test_an_evaluation_that_changes_its_mind_is_told(model: Path) -> None:
 
 
 @null
+@pytest.mark.exhaustive
 def test_an_evaluation_that_was_edited_does_not_go_on(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores of before and after are of two measures; what its program reads besides its source is its own affair."""
     monkeypatch.chdir(model.parent)

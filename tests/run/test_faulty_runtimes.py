@@ -36,6 +36,7 @@ def test_a_run_ends_with_a_model_whose_figure_is_true(fault: str, place: str, tm
     assert found.is_true, found
 
 
+@pytest.mark.exhaustive
 def test_without_a_fault_that_strikes_the_same_run_finds_something(tmp_path: Path) -> None:
     """Otherwise all of the above could be true of float."""
     found = attempt("zero times", "nowhere", tmp_path / "run", is_simulated=True)
@@ -45,6 +46,7 @@ def test_without_a_fault_that_strikes_the_same_run_finds_something(tmp_path: Pat
     assert found.confirmed
 
 
+@pytest.mark.exhaustive
 def test_what_was_proven_in_the_search_is_delivered_where_nothing_can_be_confirmed(tmp_path: Path) -> None:
     found = attempt("raise in start", "confirmation", tmp_path / "run", is_simulated=True)
     assert found.is_true
@@ -65,6 +67,7 @@ def test_a_process_that_dies_costs_one_contender(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fault", "place"), [("hang in start", "search"), ("hang in run", "confirmation")])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_runtime_that_hangs_takes_a_part_of_the_budget_and_no_more(fault: str, place: str, tmp_path: Path) -> None:
     """A share of the usual limit of a message, which is ten minutes; the budget leaves room for a busy machine."""
     with installed(tmp_path / "site"):

@@ -132,6 +132,7 @@ def same_function(path: Path, given: Given) -> bool:
 @pytest.mark.parametrize("word", STAGES)
 @pytest.mark.parametrize("only_float", [False, True], ids=["quantized", "as given"])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_tune_delivers_what_it_measured(word: str, only_float: bool, given: Given, tmp_path: Path) -> None:
     before, at = load(given.path).sha256, At(word, given.replace)
     done = inlay.tune(
@@ -153,11 +154,13 @@ def test_tune_delivers_what_it_measured(word: str, only_float: bool, given: Give
 
 
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_nothing_is_said_of_a_model_that_stays(given: Given, tmp_path: Path) -> None:
     done = inlay.tune(given.path, data=samples(given.old), out=tmp_path / "out", target="null", max_measurements=2)
     assert not [n for n in done.notes if "changed" in n]
 
 
+@pytest.mark.exhaustive
 def test_a_baseline_is_delivered_as_it_was_measured(tmp_path: Path) -> None:
     model = small_model()
     onnx.save(model, tmp_path / "m.onnx")

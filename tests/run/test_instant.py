@@ -340,6 +340,7 @@ def test_where_shapes_were_to_be_fixed_the_given_model_is_no_answer(
 
 
 @pytest.mark.usefixtures("cache")
+@pytest.mark.exhaustive
 def test_what_is_hardly_slower_by_the_table_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, -0.005)
     monkeypatch.setattr(quantizing, "INSTANT_S", 3.0)
@@ -353,6 +354,7 @@ def test_what_is_hardly_slower_by_the_table_is_tried(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.usefixtures("cache", "as_priced")
+@pytest.mark.exhaustive
 def test_an_anchor_that_is_hardly_slower_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call in low precision costs something, so that by the table alone the smallest units stay float."""
     table = _priced(1.0, 0.25)
@@ -420,6 +422,7 @@ def test_a_bound_that_no_placement_keeps_gives_the_float_model_and_says_so(tmp_p
     assert done.accuracy.sqnr_db > 90.0
 
 
+@pytest.mark.exhaustive
 def test_without_a_table_profiles_of_what_is_built_choose(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,6 +440,7 @@ def test_without_a_table_profiles_of_what_is_built_choose(
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
 def test_a_calibration_measures_float_against_low(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = OrtCpuTarget().micro_models()
     blocks = [m for m in models if m.graph.name.startswith("one row")][:count]

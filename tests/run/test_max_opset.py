@@ -27,6 +27,7 @@ def opset_and_operators(path: Path) -> tuple[int, set[str]]:
     return next(o.version for o in model.opset_import if o.domain == ""), {n.op_type for n in model.graph.node}
 
 
+@pytest.mark.exhaustive
 def test_quantize_keeps_the_opset(given: Path, tmp_path: Path) -> None:
     samples = texts([LENGTH] * 3)
     inlay.quantize(given, tmp_path / "any.onnx", data=samples, recipe="dynamic")

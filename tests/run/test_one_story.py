@@ -44,6 +44,7 @@ def test_what_was_read_too_seldom_is_left_open(seed: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, 24, 8))  # some 20 intervals each
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_simulated_runs_on_a_busy_machine_do_not_contradict_themselves(first: int) -> None:
     runs = [one_story.simulate(seed) for seed in range(first, first + 8)]
     assert [(r["seed"], r["contradictions"]) for r in runs if r["contradictions"]] == []

@@ -161,6 +161,7 @@ def test_where_float32_is_faster_the_run_is_in_float32_and_says_so(tmp_path: Pat
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.8, FASTER - 0.015])
+@pytest.mark.exhaustive
 def test_where_it_is_not_faster_nothing_changes(gain: float, tmp_path: Path) -> None:
     rig = Rig(gain)
     result = run(tmp_path, rig)
@@ -173,6 +174,7 @@ def test_where_it_is_not_faster_nothing_changes(gain: float, tmp_path: Path) -> 
     assert not any("as fast as halves" in note for note in result.notes)
 
 
+@pytest.mark.exhaustive
 def test_noise_is_no_reason(tmp_path: Path) -> None:
     rig = Rig(1.03)
     result = run(tmp_path, rig, {**OWN, "noise": 0.8})
@@ -182,6 +184,7 @@ def test_noise_is_no_reason(tmp_path: Path) -> None:
     assert result.precision.gain.low < 1.0
 
 
+@pytest.mark.exhaustive
 def test_what_one_process_shows_and_the_next_does_not_is_no_reason(tmp_path: Path) -> None:
     rig = Rig(1.1, 1.0)
     result = run(tmp_path, rig)
@@ -194,6 +197,7 @@ def test_what_one_process_shows_and_the_next_does_not_is_no_reason(tmp_path: Pat
 
 
 @pytest.mark.parametrize("options", [EXACT, {**OWN, "effect": 1.0}])
+@pytest.mark.exhaustive
 def test_an_option_that_was_given_stands(options: Mapping[str, OptionValue], tmp_path: Path) -> None:
     rig = Rig(1.2)
     result = run(tmp_path, rig, options)
@@ -203,12 +207,14 @@ def test_an_option_that_was_given_stands(options: Mapping[str, OptionValue], tmp
 
 
 @pytest.mark.parametrize("options", [{}, {"noise": 0.0, "seed": 3}])
+@pytest.mark.exhaustive
 def test_exact_estimates_are_not_compared(options: Mapping[str, OptionValue], tmp_path: Path) -> None:
     rig = Rig(1.2)
     assert run(tmp_path, rig, options).precision is None
     assert set(rig.started) == {1.0}
 
 
+@pytest.mark.exhaustive
 def test_a_target_that_refuses_float32_is_tuned_for_as_it_is(tmp_path: Path) -> None:
     result = run(tmp_path, Rig(1.2, refuses=True))
     assert result.facts["effect"] == "1.0"
@@ -217,6 +223,7 @@ def test_a_target_that_refuses_float32_is_tuned_for_as_it_is(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("first", [1.2, 1.0])
+@pytest.mark.exhaustive
 def test_a_run_that_goes_on_keeps_what_it_chose(first: float, tmp_path: Path) -> None:
     before = run(tmp_path, Rig(first), measurements=2)
     rig = Rig(1.2 if first == 1.0 else 0.5)
@@ -231,6 +238,7 @@ def test_a_run_that_goes_on_keeps_what_it_chose(first: float, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("options", "any_precision"), [({**OWN, "effect": 1.0}, True), (OWN, False)])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_run_in_float32_is_not_gone_on_with_in_another_precision(
     options: Mapping[str, OptionValue], any_precision: bool, tmp_path: Path
 ) -> None:
@@ -245,6 +253,7 @@ def test_a_run_in_float32_is_not_gone_on_with_in_another_precision(
 @pytest.mark.parametrize(("gain", "most"), [(1.0, 1.0), (1.2, 3.0)])
 @pytest.mark.parametrize(("seconds", "scale"), [(20.0, 30.0), (60.0, 70.0), (60.0, 30.0), (300.0, 1000.0)])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_the_look_keeps_within_its_share(
     seconds: float, scale: float, gain: float, most: float, tmp_path: Path
 ) -> None:
@@ -260,6 +269,7 @@ def test_the_look_keeps_within_its_share(
 
 
 @pytest.mark.parametrize(("seconds", "scale"), [(20.0, 100.0), (60.0, 1000.0)])
+@pytest.mark.exhaustive
 def test_where_there_is_no_time_it_is_said(seconds: float, scale: float, tmp_path: Path) -> None:
     rig = Rig(1.2)
     result = run(tmp_path, rig, {**OWN, "scale": scale}, budget_s=seconds)
@@ -270,6 +280,7 @@ def test_where_there_is_no_time_it_is_said(seconds: float, scale: float, tmp_pat
     assert again.precision == result.precision, "trials are there in its own precision"
 
 
+@pytest.mark.exhaustive
 def test_a_model_of_a_run_in_float32_is_written_again(tmp_path: Path) -> None:
     run(tmp_path, Rig(1.2))
     done = select(tmp_path / "out", tmp_path / "selected.onnx", wish(10.0, None, None, "latency", False))

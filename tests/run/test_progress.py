@@ -75,6 +75,7 @@ def test_a_run_says_where_each_of_its_phases_is(tmp_path: Path) -> None:
         assert all(" s more by plan" in text for text in found), found
 
 
+@pytest.mark.exhaustive
 def test_without_a_budget_no_end_is_told(tmp_path: Path) -> None:
     path, samples = model_and_samples(tmp_path)
     heard = Heard()

@@ -44,6 +44,7 @@ def anchors_db(result: TuneResult) -> dict[str, float]:
     return {name: o.accuracy.sqnr_db for name, o in judged.items() if isinstance(o, (Measured, Infeasible))}
 
 
+@pytest.mark.exhaustive
 def test_what_is_judged_has_the_noise_of_the_target_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(tmp_path, 30.0, monkeypatch)
     found = anchors_db(result)
@@ -58,6 +59,7 @@ def test_what_is_judged_has_the_noise_of_the_target_too(tmp_path: Path, monkeypa
     assert note == f"null itself computes the given model at 30.0 dB against float32 ({how})"
 
 
+@pytest.mark.exhaustive
 def test_where_the_target_itself_is_outside_the_bound_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +70,7 @@ def test_where_the_target_itself_is_outside_the_bound_it_is_said(
     assert not any("samples say nothing" in note for note in result.notes)
 
 
+@pytest.mark.exhaustive
 def test_a_target_as_good_as_float32_is_its_own_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(tmp_path, 80.0, monkeypatch)
     assert anchors_db(result)["original"] > 200.0
@@ -75,6 +78,7 @@ def test_a_target_as_good_as_float32_is_its_own_reference(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("own_db", [30.0, 80.0])
+@pytest.mark.exhaustive
 def test_a_run_that_goes_on_keeps_its_reference(own_db: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target's noise is another one by then, as after an update of its libraries: trials stay comparable."""
     before = anchors_db(run(tmp_path, own_db, monkeypatch, measurements=4))

@@ -41,6 +41,7 @@ class KilledAt:
         """Nothing."""
 
 
+@pytest.mark.exhaustive
 def test_the_figures_do_not_depend_on_where_a_run_was_killed(tmp_path: Path) -> None:
     model = small_model()
     onnx.save(model, tmp_path / "m.onnx")

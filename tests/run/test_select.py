@@ -247,6 +247,7 @@ def test_accuracies_by_older_rules_are_not_relied_on(run: Path, tmp_path: Path) 
     assert ["judged by older rules" in page for page in pages] == [True, False]
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_only_by_the_rules_that_it_began_with(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(run, out)
@@ -319,6 +320,7 @@ def test_odd_sizes_in_a_result(key: str, size: object, run: Path, tmp_path: Path
 
 @pytest.mark.parametrize("name", ["samples.npz", "folder/0.npz"])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_no_command_on_a_run_writes_over_what_it_was_made_from(name: str, run: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(12)]
@@ -366,6 +368,7 @@ def test_no_command_on_a_run_writes_over_what_it_was_made_from(name: str, run: P
         ("facts", "value", '{"digest": "", "target": "", "spec": {"name": "null"}, "table": {"ranges": {"x": ["a"]}}}'),
     ],
 )
+@pytest.mark.exhaustive
 def test_a_damaged_row(table: str, column: str, value: object, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     where = "WHERE key = 'calibration'" if table == "facts" else ""

@@ -36,6 +36,7 @@ def lines(result: inlay.TuneResult) -> str:
     return "\n".join(line for line in verdict(result) if isinstance(line, str))
 
 
+@pytest.mark.exhaustive
 def test_the_task_is_told_wherever_accuracy_is(tmp_path: Path) -> None:
     onnx.save(detector("joined"), tmp_path / "m.onnx")
     result = inlay.tune(tmp_path / "m.onnx", data=feeds(24), out=tmp_path / "out", **LIMITS)
@@ -53,6 +54,7 @@ def test_the_task_is_told_wherever_accuracy_is(tmp_path: Path) -> None:
     assert str(result.bound) == "SQNR at least 20 dB"
 
 
+@pytest.mark.exhaustive
 def test_rows_of_what_is_found_are_judged_and_delivered(tmp_path: Path) -> None:
     """In low precision their number changes; before, none of it could be delivered."""
     onnx.save(finder(), tmp_path / "m.onnx")
@@ -69,6 +71,7 @@ def test_rows_of_what_is_found_are_judged_and_delivered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["auto", "none"])
+@pytest.mark.exhaustive
 def test_what_loses_the_task_is_not_delivered(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its SQNR; negative control: where nobody asks for the task, it is."""
     onnx.save(detector("separate"), tmp_path / "m.onnx")
@@ -107,6 +110,7 @@ def test_a_task_that_is_named_is_the_bound(tmp_path: Path) -> None:
             inlay.tune(tmp_path / "m.onnx", out=tmp_path / "no", **{**LIMITS, "data": feeds(6), **options})
 
 
+@pytest.mark.exhaustive
 def test_few_samples_tell_the_task_as_well(tmp_path: Path) -> None:
     """There are none to hold back: what the search sees decides."""
     onnx.save(detector("separate"), tmp_path / "m.onnx")
@@ -126,6 +130,7 @@ def encoder() -> onnx.ModelProto:
     return b.model()
 
 
+@pytest.mark.exhaustive
 def test_an_embedding_is_bound_as_one_unless_an_sqnr_is_asked_for(tmp_path: Path) -> None:
     onnx.save(encoder(), tmp_path / "m.onnx")
     usual = "SQNR at least 14 dB and at most 0.02 of cosine and 0.05 of rank correlation lost (an embedding)"
@@ -142,6 +147,7 @@ def test_an_embedding_is_bound_as_one_unless_an_sqnr_is_asked_for(tmp_path: Path
 
 
 @pytest.mark.parametrize(("asked", "least_db"), [(None, 14.0), (20.0, 20.0), (25.0, 25.0)])
+@pytest.mark.exhaustive
 def test_quantize_bounds_an_embedding_as_tune_does(asked: float | None, least_db: float, tmp_path: Path) -> None:
     onnx.save(encoder(), tmp_path / "m.onnx")
     done = inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=feeds(16), min_sqnr=asked)

@@ -67,6 +67,7 @@ def test_the_noise_of_forms_counts_what_another_length_lacks() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.exhaustive
 def test_a_voice_is_quantized_in_one_shot_and_never_a_fault(tmp_path: Path, noise: float) -> None:
     """Whatever becomes of its durations; what is written draws noise as the given model does."""
     model = voice(noise)
@@ -77,6 +78,7 @@ def test_a_voice_is_quantized_in_one_shot_and_never_a_fault(tmp_path: Path, nois
     assert bool(noise) == any("draws random numbers (1 RandomNormalLike)" in line for line in quantized(done))
 
 
+@pytest.mark.exhaustive
 def test_noise_is_no_error_and_a_voice_with_noise_is_tuned(tmp_path: Path) -> None:
     """Two runs of float itself have 0 dB here; with the same noise, low precision is far better than that."""
     model = voice(noise=1.0, clear=True)
@@ -95,6 +97,7 @@ def test_noise_is_no_error_and_a_voice_with_noise_is_tuned(tmp_path: Path) -> No
     assert not any("/pinned" in n.name or n.op_type == "Mod" for n in delivered.graph.node)
 
 
+@pytest.mark.exhaustive
 def test_a_delivered_file_remembers_the_sizes_that_it_was_tuned_at(tmp_path: Path) -> None:
     """Commands take them where no samples say it; ``--bind`` comes first, and the given model still has to be told."""
     onnx.save(voice(clear=True), tmp_path / "m.onnx")

@@ -68,6 +68,7 @@ def run(folder: Path) -> TuneResult:
     )
 
 
+@pytest.mark.exhaustive
 def test_it_is_found_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(tmp_path / "found")
     written = json.loads((tmp_path / "found/out/result.json").read_text(encoding="utf8"))

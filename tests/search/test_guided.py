@@ -309,6 +309,7 @@ def test_the_front_holds_the_fastest_and_the_best_within_the_bound(seed: int) ->
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_in_a_hurry_all_that_is_tried_first_approaches_the_bound(seed: int) -> None:
     noise = np.random.default_rng(seed).exponential(1e-2, N + 1)
     first: dict[bool, list[str]] = {}
@@ -431,6 +432,7 @@ class Hopeful(Bench):
         return (self.made(self.labels(placement)) / 10.0,)
 
 
+@pytest.mark.exhaustive
 def test_nobody_is_blamed_for_what_is_only_noisier_than_probes() -> None:
     for seed in range(4):
         bench = Hopeful(seed, np.full(N + 1, 1e-3), 4e-3)

@@ -133,6 +133,7 @@ def gaps(limited: bool, negative: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("limited", "negative"), [(False, -4.0), (True, 0.0), (True, -4.0)])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_it_is_close_to_the_best(limited: bool, negative: float) -> None:
     found = gaps(limited, negative)
     assert found.min() >= -1e-6

@@ -141,6 +141,7 @@ def test_a_limit_counts_values_quantized_behind_float_producers() -> None:
     assert bound.tolist() == [True, True]
 
 
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_units() -> None:
     rng = np.random.default_rng(0)
     n = 100_000

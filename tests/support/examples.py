@@ -1,11 +1,11 @@
-"""How many examples hypothesis tries: all in ``make test-all``, a quarter where exhaustive tests are left out."""
+"""How many examples hypothesis tries: all in ``make test-all``, a few where exhaustive tests are left out."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-QUICK, THOROUGH = 25, 100
+QUICK, THOROUGH = 15, 100
 """Examples of a test that asks for no number of them."""
 
 

@@ -54,6 +54,7 @@ def text(result: TuneResult) -> str:
     return "\n".join(line for line in render.verdict(result) if isinstance(line, str))
 
 
+@pytest.mark.exhaustive
 def test_what_was_measured_is_not_called_estimated(result: TuneResult) -> None:
     shown = text(on(result, "trtexec", MEASURED))
     assert "on trtexec (tensorrt 10.9.0, device GeForce, clock device)" in shown

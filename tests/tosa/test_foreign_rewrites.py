@@ -64,6 +64,7 @@ WIDE, NARROW = "avx512-vnni", "avx2"
     ],
 )
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_no_way_to_write_a_model_for_another_runtime_costs_cycles(name: str, processor: str, tmp_path: Path) -> None:
     model = {**float_pass_models(), **rewrite_models()}[name]
     onnx.save(model, tmp_path / "m.onnx")

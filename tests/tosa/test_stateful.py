@@ -172,6 +172,7 @@ def test_integer_end_to_end_and_exact_over_several_steps(name: str, boundary: st
 
 @pytest.mark.parametrize("io", [QType.INT8, QType.UINT8])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_the_state_stays_integer_where_only_convs_are_named(io: QType, tmp_path: Path) -> None:
     onnx.save(frames(), tmp_path / "m.onnx")
     recipe = Recipe().set_global(None).set_op_type("Conv", OpConfig()).set_io(OpConfig(io))
@@ -186,6 +187,7 @@ def test_the_state_stays_integer_where_only_convs_are_named(io: QType, tmp_path:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_the_recipe_decides_the_type_at_the_boundary(name: str, tmp_path: Path) -> None:
     for boundary, inner, state in (
         ("int8", "int8", "int8"),
@@ -198,6 +200,7 @@ def test_the_recipe_decides_the_type_at_the_boundary(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_the_type_at_the_boundary_changes_no_value(name: str, tmp_path: Path) -> None:
     """uint8 is the same grid, 128 higher: what comes out is the same bit for bit."""
     runs = []

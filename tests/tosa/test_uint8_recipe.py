@@ -55,6 +55,7 @@ def boundary(op: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.exhaustive
 def test_uint8_boundary_stays_integer(tmp_path: Path, op: str) -> None:
     onnx.save(boundary(op), tmp_path / "m.onnx")
     rng = np.random.default_rng(0)

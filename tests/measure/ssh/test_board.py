@@ -75,6 +75,7 @@ def test_a_board_answers_as_a_worker_does_and_nothing_stays_there(
     assert not bare.workers()
 
 
+@pytest.mark.exhaustive
 def test_what_was_sent_is_not_sent_again(
     bare: Board, artifact: Artifact, feed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_what_was_sent_is_not_sent_again(
         assert (asked.count("put"), asked.count("hello")) == (4, 3)
 
 
+@pytest.mark.exhaustive
 def test_another_run_waits_for_the_board(bare: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "UNSEEN_S", 0.0)
     lines = list[str]()
@@ -123,6 +125,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.exhaustive
 def test_a_program_on_the_board_measures_by_rules_that_are_here(
     bare: Board, artifact: Artifact, feed: Path, tmp_path: Path
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_program_on_the_board_measures_by_rules_that_are_here(
         assert outputs, "of the numeric reference, as the program gives none"
 
 
+@pytest.mark.exhaustive
 def test_what_is_on_a_board_is_listed(bare: Board, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row.name: row for row in targets_on(bare.url(), print)}
     assert rows["ort-cpu"].facts["onnxruntime"]
@@ -178,6 +182,7 @@ def test_a_python_that_is_none(bare: Board, script: str, said: str, tmp_path: Pa
     assert said in _refused(bare, tmp_path, python=_fake(tmp_path, script))
 
 
+@pytest.mark.exhaustive
 def test_no_python_and_no_packages(bare: Board, tmp_path: Path) -> None:
     assert "install Python 3.9 or later there, or name it with ?python=" in _refused(bare, tmp_path, python="pythonx")
     plain = f"{os.path.realpath(sys.executable)} -S"
@@ -265,6 +270,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.exhaustive
 def test_a_disk_that_is_full(bare: Board, tiny: Path, artifact: Artifact, feed: Path, tmp_path: Path) -> None:
     """At the start, or once a run is under way: no model is to blame."""
     filler, url = tiny / "filler", bare.url(folder=str(tiny))
@@ -276,6 +282,7 @@ def test_a_disk_that_is_full(bare: Board, tiny: Path, artifact: Artifact, feed: 
     assert "free some there" in _refused(bare, tmp_path, folder=str(tiny))
 
 
+@pytest.mark.exhaustive
 def test_a_board_that_is_away_ends_the_run(bare: Board) -> None:
     address = address_of(f"ssh://{bare.user}@127.0.0.1:1?config={bare.config}")
     device = SshDevice(address, archive_for(("ort-cpu",)), print, wait_s=2.0)

@@ -116,6 +116,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, cuts: Cuts) -> None:
     ("count", "most", "seed"),
     [(4, 3, 1), *(pytest.param(60, 10, seed, marks=pytest.mark.exhaustive) for seed in (2, 3))],
 )
+@pytest.mark.exhaustive
 def test_a_run_on_a_board_that_is_cut_off_ends_as_one_here(
     count: int, most: int, seed: int, bare: Board, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_board_that_is_cut_off_as_it_is_let_go_is_left_empty(
     assert not bare.runs()
 
 
+@pytest.mark.exhaustive
 def test_one_shot_and_comparison_on_a_board_of_a_runtime_alone(bare: Board, save: SaveModel, tmp_path: Path) -> None:
     """With the board's real readings, which say nothing beside other tests: that it ends in order is what counts."""
     path, out = save(small_model()), tmp_path / "quantized.onnx"
@@ -171,6 +173,7 @@ def test_one_shot_and_comparison_on_a_board_of_a_runtime_alone(bare: Board, save
 # --- an emulated ARM64 board: times mean nothing there ------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_an_emulated_board_tells_what_it_is_and_runs_models(arm: Board, save: SaveModel, tmp_path: Path) -> None:
     path, feed = save(small_model()), random_feed(small_model(), 0)
     save_feed(tmp_path / "feed.npz", feed)

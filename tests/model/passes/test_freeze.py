@@ -119,6 +119,7 @@ def test_sizes_that_the_samples_do_not_have_are_rolled_back(tmp_path: Path, save
     assert "inlay.frozen" not in after.model.metadata_props
 
 
+@pytest.mark.exhaustive
 def test_quantize_fixes_what_never_varies_or_is_bound(tmp_path: Path, save: SaveModel) -> None:
     path = save(encoder())
     for name, lengths, more, sizes, text in (
@@ -133,6 +134,7 @@ def test_quantize_fixes_what_never_varies_or_is_bound(tmp_path: Path, save: Save
         assert (done.frozen, written.metadata_props.get("inlay.frozen", "")) == (text, text)
 
 
+@pytest.mark.exhaustive
 def test_a_run_says_it_and_another_model_of_it_is_fixed_as_well(tmp_path: Path, save: SaveModel) -> None:
     samples = Samples(tuple(texts([9] * 6)), "feeds", "test")
     config = TuneConfig(

@@ -130,6 +130,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: str(make.__name__).strip("_"))
+@pytest.mark.exhaustive
 def test_inlined_the_runtime_computes_the_same(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
     model = make()
     file = load(_saved(model, tmp_path))

@@ -181,6 +181,7 @@ def ends(pid: int) -> bool:
     return False
 
 
+@pytest.mark.exhaustive
 def test_a_timeout_ends_all_that_the_program_started(model: Artifact, tmp_path: Path) -> None:
     executable = checked(tmp_path, model, f"sleep 600 & echo $! > {tmp_path}/child; wait", limit_s=2.0)
     with pytest.raises(TimedOut, match="within 2 s"):

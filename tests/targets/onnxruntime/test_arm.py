@@ -103,6 +103,7 @@ def _some(rows: Sequence[tuple[str, ...]], quick: Callable[[tuple[str, ...]], bo
     ("op_type", "variant", "quant_type"),
     _some([(*row, t) for row in ROWS_OF_TABLE for t in TYPES], lambda row: row[0] in QUICK and row[2] == "int8"),
 )
+@pytest.mark.exhaustive
 def test_a_row_runs_on_integers(op_type: str, variant: str, quant_type: str, asked: Asked) -> None:
     space, model, answer = asked[f"{op_type} {variant} {quant_type}"]
     if quant_type == "int8" and op_type not in OLD_RULES.ops:

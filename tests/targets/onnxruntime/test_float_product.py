@@ -63,6 +63,7 @@ def test_extracting_undoes_it(spaces: tuple[Workspace, Workspace]) -> None:
     assert space.emit(taken.placement) == written
 
 
+@pytest.mark.exhaustive
 def test_it_runs_in_float(spaces: tuple[Workspace, Workspace], tmp_path: Path) -> None:
     """In the runtime for ARM64; the control is that without the rewrite nothing does."""
     machine = emulated()

@@ -103,6 +103,7 @@ def test_a_scale_that_is_handed_on_is_not_changed(op_type: str, tmp_path: Path) 
     assert not any(n.name.endswith("_saturates") for n in nodes)
 
 
+@pytest.mark.exhaustive
 def test_a_file_written_so_is_taken_apart_again(tmp_path: Path) -> None:
     """Its scale is no power of two: what is read back must compute what the file computes."""
     onnx.save(gate(), tmp_path / "m.onnx")

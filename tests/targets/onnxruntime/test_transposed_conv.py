@@ -230,6 +230,7 @@ def test_extract_finds_the_transposed_convolution_again(tmp_path: Path) -> None:
     size=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     bias=st.booleans(),
 )
+@pytest.mark.exhaustive
 def test_undone_every_result_is_the_same(
     kernel: tuple[int, int], stride: int, before: tuple[int, int], size: tuple[int, int], bias: bool
 ) -> None:

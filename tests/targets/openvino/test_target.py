@@ -254,6 +254,7 @@ def test_auto_looks_at_both_precisions_unless_one_was_asked_for() -> None:
 @pytest.mark.usefixtures("installed", "bfloat16")
 @pytest.mark.parametrize("is_faster", [True, False])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_run_is_in_the_precision_that_is_faster_and_says_how_to_run_the_model(
     is_faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

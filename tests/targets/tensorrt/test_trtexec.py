@@ -122,6 +122,7 @@ def test_reformats_serve_the_tensor_that_they_convert() -> None:
     assert fused.nodes == (first.name,), "engines without details have names only"
 
 
+@pytest.mark.exhaustive
 def test_shapes_are_locked_to_the_first_inputs(fake: str, calls: Calls, tmp_path: Path) -> None:
     dynamic = residual_model()
     dynamic.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
@@ -263,6 +264,7 @@ def test_remote_engines_are_built_here_and_timed_there(
 # --- a whole command --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_quantizing_through_the_tool(run: RunCommand, save: SaveModel, fake: str, calls: Calls, tmp_path: Path) -> None:
     arguments = (
         "-o",

@@ -47,6 +47,7 @@ def lowered(recipe: Recipe, folder: Path) -> tuple[set[str], Lowered, Cost]:
     ids=["io: float", "only Convs", "only Convs, io: float", "only Convs, io: uint8"],
 )
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_nothing_of_three_convs_goes_to_the_host(recipe: Recipe, tmp_path: Path) -> None:
     usual = lowered(FULL, tmp_path)[2]
     precisions, graph, cost = lowered(recipe, tmp_path)

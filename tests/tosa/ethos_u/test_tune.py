@@ -119,6 +119,7 @@ def test_an_unseen_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_generated_models_never_cost_more(seed: int, tmp_path: Path) -> None:
     tuned(generated(seed), tmp_path, no_bound=seed % 2 == 0, max_measurements=8)
 
