@@ -68,6 +68,7 @@ def test_the_core_names_no_wing() -> None:
     assert house.wings_named(ROOT) == []
 
 
+@pytest.mark.exhaustive
 def test_mistakes_in_code_do_not_vanish() -> None:
     assert house.swallowed(ROOT) == [*SWALLOWED]
 

@@ -56,6 +56,7 @@ def test_no_input_breaks_a_promise(kind: str, server: Server, folders: Iterator[
     attack()
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_makes_the_same_inputs(server: Server, folders: Iterator[Path]) -> None:
     for kind in trial.KINDS:
         first, second = next(folders), next(folders)

@@ -160,6 +160,7 @@ def test_failed_readings_are_taken_again_and_too_many_end_the_comparison() -> No
     assert broken.failed_readings == {"the board is off": MOST_FAILED}
 
 
+@pytest.mark.exhaustive
 def test_the_workflow_compares_by_itself_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     seen = 0
 

@@ -372,6 +372,7 @@ def test_a_weight_behind_a_quantizer_may_have_a_scale_for_each_channel(tmp_path:
 
 @pytest.mark.parametrize("bad", [_conv_bias(zero=5), _conv_bias(0.05, dtype=np.int8), _conv_bias(0.1)])
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_a_bias_of_another_zero_point_type_or_scale(bad: Branch, tmp_path: Path) -> None:
     b = Handmade()
     b.branch = "bad"

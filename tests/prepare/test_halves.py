@@ -123,6 +123,7 @@ def test_a_base_that_the_target_lacks_is_refused_in_one_line(tmp_path: Path) -> 
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.exhaustive
 def test_quantize_on_a_base(tmp_path: Path) -> None:
     """What is not quantized computes in halves; a recipe may keep it in float32."""
     model, data = digits(tmp_path)

@@ -142,6 +142,7 @@ def test_a_silent_output_is_named_and_left_out(tmp_path: Path, target: str) -> N
     assert note in "\n".join(map(str, render.verdict(result)))
 
 
+@pytest.mark.exhaustive
 def test_quantize_judges_all_samples_and_warns(tmp_path: Path) -> None:
     """One figure for the samples that were given; below the bound it says what to do."""
     data = images(6, loud=5)

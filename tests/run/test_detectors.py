@@ -40,6 +40,7 @@ def arrays(outputs: Sequence[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
 
 @pytest.mark.parametrize("make", MAKES)
 @pytest.mark.matrix
+@pytest.mark.exhaustive
 def test_the_delivered_detector_keeps_its_detections(make: Make, tmp_path: Path) -> None:
     onnx.save(detector(make), tmp_path / "m.onnx")
     feeds = [{"images": image[None]} for image in images(24, 1)]

@@ -137,6 +137,7 @@ def read(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_where_float32_is_faster_the_run_is_in_float32_and_says_so(tmp_path: Path) -> None:
     rig = Rig(1.2)
     result = run(tmp_path, rig)

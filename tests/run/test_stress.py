@@ -36,6 +36,7 @@ def model(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_quantize_tells_what_variations_lose(tmp_path: Path) -> None:
     path, data = model(tmp_path), images(4)
     found = inlay.quantize(path, tmp_path / "q.onnx", data=data, recipe="full-int8")

@@ -91,6 +91,7 @@ def test_what_loses_the_task_is_not_delivered(task: str, tmp_path: Path, monkeyp
     assert any("on unseen samples of detections kept more than 5 % is lost: half are kept" in n for n in result.notes)
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_is_named_is_the_bound(tmp_path: Path) -> None:
     onnx.save(detector("separate"), tmp_path / "m.onnx")
     result = inlay.tune(tmp_path / "m.onnx", data=feeds(24), out=tmp_path / "out", task="detector", **LIMITS)

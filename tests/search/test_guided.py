@@ -131,6 +131,7 @@ def test_planted_optimum_is_found(seed: int) -> None:
     assert len(bench.asked) <= 40
 
 
+@pytest.mark.exhaustive
 def test_a_search_ends_once_it_has_found_what_it_will_find() -> None:
     tried, losses = [], []
     for seed in range(20):
