@@ -29,7 +29,7 @@ from inlay.model.metadata import cloned
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.branches import moved_out, name_apart, names_of
 from inlay.model.passes.names import fix_names, free_name
-from inlay.model.passes.steps import is_standard
+from inlay.model.passes.steps import behind_identities, is_standard
 
 T = TypeVar("T")
 
@@ -117,11 +117,9 @@ def _started(node: ir.Node, graph: ir.Graph, names: Counter[str | None], taken: 
 
 def _passed_on(output: ir.Value, body: ir.Graph) -> ir.Value:
     """What a result of a branch is: Identities are only there because a branch cannot return what it captures."""
-    shape, node = output.shape, output.producer()
-    while node is not None and node.graph is body and is_standard(node, "Identity") and node.inputs[0] is not None:
-        output, node = node.inputs[0], node.inputs[0].producer()
-    output.shape = shape if output.shape is None else output.shape  # what is carried is of unknown shape otherwise
-    return output
+    passed = behind_identities(output, body)
+    passed.shape = output.shape if passed.shape is None else passed.shape  # what is carried is of none otherwise
+    return passed
 
 
 class Named(Protocol):

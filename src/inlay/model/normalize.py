@@ -126,7 +126,7 @@ def passes(
         (RAISE_OPSET, raise_opset),
         ("turn Constant nodes of the converter into initializers", lift_constants),
         *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
-        ("tell what loops carry from what they pass along", settle_carried),
+        ("read from outside what loops carry unchanged", settle_carried),
         ("take bodies into the graph", flatten),
         ("turn Constant nodes of bodies into initializers", lift_constants),
         ("remove what does nothing", remove_identities),

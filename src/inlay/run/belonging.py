@@ -65,7 +65,7 @@ def check_file(model: ModelSource, spec: TargetSpec) -> Belonging:
 def inexact(model: ir.Model, rules: Rules, judged: Rules | None = None) -> tuple[str, ...]:
     """A line where sums of products with the int8 weights of a quantized model are not exact by ``rules``.
 
-    None where the model was judged on a processor whose rules, ``judged``, have the same limit.
+    Nothing where the model was judged on a processor whose rules, ``judged``, have the same limit.
     """
     told = rules.exact_limit < ANY_INT8 and (judged is None or judged.exact_limit != rules.exact_limit)
     if not told or (largest := _largest_weight(model)) <= rules.exact_limit:

@@ -121,6 +121,9 @@ class Evaluator:
 
         Args:
             source: the file, where the user gave one.
+
+        Raises:
+            Late: there was no time left to write the model: nothing is recorded of it.
         """
         again = self._by_key.get(key)
         if again is not None:  # proposed before in this session

@@ -112,3 +112,40 @@ def test_what_is_carried_and_changed_stays() -> None:
     edited, edits = settle_carried(model)
     assert edits == 0
     assert [len(n.outputs) for n in edited.graph] == [2]
+
+
+def test_a_scan_too_and_what_it_hands_out_of_each_turn() -> None:
+    """What is carried unchanged may be a result of each turn as well, which a body cannot take from outside itself."""
+    inside = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["h", "w"], ["hw"]),
+            helper.make_node("Add", ["hw", "part"], ["h_next"]),
+            helper.make_node("Identity", ["w"], ["w_same"]),
+        ],
+        "body",
+        [info("h", [1, 4]), info("w", [4, 4]), info("part", [1, 4])],
+        [info("h_next", [1, 4]), info("w_same", [4, 4]), info("w", [4, 4])],
+    )
+    node = helper.make_node("Scan", ["x", "W", "parts"], ["last", "w_left", "each"], body=inside, num_scan_inputs=1)
+    weights = {
+        "W": np.random.default_rng(0).normal(0, 0.5, (4, 4)).astype("f4"),
+        "parts": np.random.default_rng(1).normal(0, 1, (3, 1, 4)).astype("f4"),
+    }
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [info("x", [1, 4])],
+        [info("last", [1, 4]), info("w_left", [4, 4]), info("each", [3, 4, 4])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    edited, edits = settle_carried(ir.from_proto(model))
+    proto, last = ir.to_proto(edited), np.ones((1, 4), "f4")
+    onnx.checker.check_model(proto)
+    found = run_reference(proto, {"x": last})
+    for part in weights["parts"]:
+        last = last @ weights["W"] + part
+    for name, array in (("last", last), ("w_left", weights["W"]), ("each", np.stack([weights["W"]] * 3))):
+        np.testing.assert_allclose(found[name], array, rtol=0.0, atol=1e-6)
+    (scan,) = (n for n in edited.graph if n.op_type == "Scan")
+    assert (edits, len(scan.inputs), len(scan.outputs)) == (1, 2, 2)

@@ -70,7 +70,7 @@ class SshDevice(RemoteDevice):
             except InlayError:  # it will not answer as things are
                 break
             super().close()
-        self._has_files = False
+        self._has_files = False  # or nothing more can be done about them
 
     def _open(self, wait_s: float) -> Answer:
         """Connect, as soon as the board is there and no other run has it."""

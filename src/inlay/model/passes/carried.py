@@ -1,35 +1,23 @@
 """What loops carry from turn to turn, told apart from what they only pass along.
 
-Exporters of dynamic graphs write each value that a loop's body reads as one that the loop carries, weights included,
-and state of what is carried the shape that it has in the first turn. What no turn changes is read from outside here, so
-that weights are constants again, and what is computed from them alone is computed once. A shape that a turn does not
-give back is forgotten: whatever is built on it is wrong from the second turn on, while runtimes never looked.
+Some exporters write every value that the body of a loop reads as one that the loop carries, weights included, and give
+what is carried the shape that it has in the first turn. What no turn changes is read from outside here: weights are
+constants again, and what follows from them alone is computed once. A shape that a turn does not give back is forgotten:
+what is built on it is wrong from the second turn on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.branches import names_of
 from inlay.model.passes.names import free_name
-from inlay.model.passes.steps import is_standard
+from inlay.model.passes.steps import behind_identities, is_standard
 
 _OPSET = 11  # the first in which states stand where they do today, in both operators
-
-
-@dataclass(frozen=True)
-class _States:
-    """Where a Loop or Scan carries what, as slots: of the node and of its body, of inputs and of outputs."""
-
-    given: int
-    taken: int
-    resulting: int
-    left: int
-    count: int
 
 
 def settle_carried(model: ir.Model) -> tuple[ir.Model, int]:
@@ -39,10 +27,14 @@ def settle_carried(model: ir.Model) -> tuple[ir.Model, int]:
     return model, _capture_unchanged(model) + _forget_shapes(model)
 
 
-def _states(node: ir.Node) -> _States:
+def _places(node: ir.Node) -> tuple[int, int, int]:
+    """Of what a Loop or Scan carries: the first input, of the node as of its body; the body's first output; how many.
+
+    A Loop has the number of the turn and the condition before. The outputs of the node begin with what is carried.
+    """
     if node.op_type == "Loop":
-        return _States(2, 2, 1, 0, len(node.inputs) - 2)
-    return _States(0, 0, 0, 0, len(node.inputs) - node.attributes["num_scan_inputs"].as_int())
+        return 2, 1, len(node.inputs) - 2
+    return 0, 0, len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
 
 
 def _loops(model: ir.Model) -> list[ir.Node]:
@@ -60,13 +52,8 @@ def _body(node: ir.Node) -> ir.Graph:
 def _capture_unchanged(model: ir.Model) -> int:
     captured, names = 0, set[str]()
     for node in _loops(model):
-        states, body = _states(node), _body(node)
-        unchanged = [
-            k
-            for k in range(states.count)
-            if node.inputs[states.given + k] is not None
-            and _source(body.outputs[states.resulting + k], body) is body.inputs[states.taken + k]
-        ]
+        body = _body(node)
+        unchanged = [k for k, (taken, result) in enumerate(_carried(node)) if behind_identities(result, body) is taken]
         if unchanged:
             names = names or {str(name) for name in names_of(model)}
             _without(node, unchanged, names)
@@ -74,37 +61,22 @@ def _capture_unchanged(model: ir.Model) -> int:
     return captured
 
 
-def _source(result: ir.Value, body: ir.Graph) -> ir.Value | None:
-    """What a result of a body is, behind operators that pass it on."""
-    value: ir.Value | None = result
-    while value is not None and (node := value.producer()) is not None:
-        if node.graph is not body or not is_standard(node, "Identity"):
-            break
-        value = node.inputs[0]
-    return value
-
-
 def _without(node: ir.Node, unchanged: Sequence[int], names: set[str]) -> None:
     """Put in place of a loop one that does not carry these; what reads them reads what the loop is given."""
-    states, body, graph = _states(node), _body(node), node.graph
+    (taken, resulting, _), body, graph = _places(node), _body(node), node.graph
     assert isinstance(graph, ir.Graph), "it was found in one"
-    given = [node.inputs[states.given + k] for k in unchanged]
-    taken = [body.inputs[states.taken + k] for k in unchanged]
-    left = [node.outputs[states.left + k] for k in unchanged]
     for k in reversed(unchanged):
-        body.outputs.pop(states.resulting + k)
-        body.inputs.pop(states.taken + k)
-    for inner, outer, after in zip(taken, given, left, strict=True):
+        inner, outer = body.inputs.pop(taken + k), node.inputs[taken + k]
+        body.outputs.pop(resulting + k)
         assert outer is not None, "it is carried"
-        for place, read, number in ((body, inner, None), (graph, after, node)):
+        for place, read, before in ((body, inner, None), (graph, node.outputs[k], node)):
             if read.is_graph_output():  # of a body, or the model: it cannot be a value from elsewhere
-                _pass_on(place, read, outer, number, names)
+                _pass_on(place, read, outer, before, names)
             read.replace_all_uses_with(outer)
-    dropped = {states.given + k for k in unchanged}
     attributes = list(node.attributes.values())
     node.attributes.clear()
-    kept = [v for k, v in enumerate(node.outputs) if k - states.left not in unchanged]
-    inputs = [v for slot, v in enumerate(node.inputs) if slot not in dropped]
+    kept = [v for k, v in enumerate(node.outputs) if k not in unchanged]
+    inputs = [v for slot, v in enumerate(node.inputs) if slot - taken not in unchanged]
     made = ir.Node(
         node.domain, node.op_type, inputs, attributes, num_outputs=len(kept), name=node.name, doc_string=node.doc_string
     )
@@ -169,9 +141,9 @@ def _forget_shapes(model: ir.Model) -> int:
 
 def _carried(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
     """What a turn takes, with what it results in."""
-    states, body = _states(node), _body(node)
-    for k in range(states.count):
-        yield body.inputs[states.taken + k], body.outputs[states.resulting + k]
+    (taken, resulting, count), body = _places(node), _body(node)
+    for k in range(count):
+        yield body.inputs[taken + k], body.outputs[resulting + k]
 
 
 def _agree(taken: ir.Shape, result: ir.Shape | None, certainly: bool) -> bool:

@@ -22,6 +22,14 @@ def is_standard(node: ir.Node, *op_types: str) -> bool:
     return node.op_type in op_types and node.domain in ("", "ai.onnx")
 
 
+def behind_identities(value: ir.Value, graph: ir.Graph) -> ir.Value:
+    """What the Identities of ``graph`` pass on as ``value``; it itself where none does."""
+    node = value.producer()
+    while node is not None and node.graph is graph and is_standard(node, "Identity") and node.inputs[0] is not None:
+        value, node = node.inputs[0], node.inputs[0].producer()
+    return value
+
+
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """The array of a constant, or None."""
     return None if value is None or value.const_value is None else np.asarray(value.const_value.numpy())
