@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,14 +28,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all cases but the first of a test marked ``matrix`` as exhaustive."""
-    seen: set[tuple[Path, str]] = set()
+    """Mark as exhaustive all cases of a test marked ``matrix`` but the first, and with ``every=4`` each fourth more."""
+    seen: Counter[tuple[Path, str]] = Counter()
     for item in items:
-        if item.get_closest_marker("matrix") is not None:
+        matrix = item.get_closest_marker("matrix")
+        if matrix is not None:
             of = (item.path, item.nodeid.split("[")[0])
-            if of in seen:
+            every = matrix.kwargs.get("every")
+            if seen[of] % every if every else seen[of]:
                 item.add_marker(pytest.mark.exhaustive)
-            seen.add(of)
+            seen[of] += 1
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -94,6 +94,7 @@ def test_04_no_model_is_measured_twice(name: str) -> None:
     assert Placement().digest not in seen
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.parametrize("name", LIGHT)
 def test_05_regions_are_a_partition_and_fork_join_blocks_are_found(name: str) -> None:
     space = find_search_space(light_graph(name), RULES)

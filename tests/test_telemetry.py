@@ -116,6 +116,7 @@ def test_what_a_user_has_set_stays(folder: Path) -> None:
     assert spied(folder) == {"'0'"}
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(shutil.which("strace") is None, reason="connections are watched by strace, which is not installed")
 @pytest.mark.parametrize("name", ["bench", "quantize"])
 def test_no_process_looks_for_another_machine(name: str, folder: Path) -> None:

@@ -45,6 +45,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", BAD)
 def test_bad_files(name: str, reader: str, tmp_path: Path) -> None:

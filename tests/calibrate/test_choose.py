@@ -343,6 +343,7 @@ def on_varied(scorer: Scorer, factor: float) -> Scorer:
     return Scorer(varied)
 
 
+@pytest.mark.matrix(every=2)
 @pytest.mark.parametrize("factor", [1.0, 1.1, 60.0])
 def test_ranges_are_widened_for_variations_at_a_small_price_only(workspace: MakeWorkspace, factor: float) -> None:
     space = workspace(model(), feeds=feeds(12))

@@ -90,6 +90,7 @@ class _Helpers(PoolHere):
         return answer
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.parametrize("sound", [COUNT, 17, 0])
 @pytest.mark.parametrize("width", [1, 3])
 def test_helpers_change_nothing_but_the_time_even_where_they_are_lost(

@@ -93,6 +93,7 @@ def test_a_log_that_is_full_is_said_with_its_name(folder: Path) -> None:
 ODD = {"read": ("inspect", "@"), "folder": (*TUNE[:4], "-o", "@", *TUNE[6:]), "file": ("quantize", "m.onnx", "-o", "@")}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("words", ODD.values(), ids=ODD)
 def test_a_name_that_is_not_text_is_one_line(words: tuple[str, ...], folder: Path) -> None:
     name = os.fsdecode(b"m\xff.onnx")

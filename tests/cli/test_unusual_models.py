@@ -247,6 +247,7 @@ def test_functions_that_call_themselves(run: RunCommand, save: SaveModel, tmp_pa
     failed(run("quantize", path, "-o", tmp_path / "q.onnx"), 1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("taken", [True, False], ids=["split", "stays"])
 def test_what_is_around_a_sequence_is_quantized(taken: bool, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     path = save(_split_sequence(taken=taken))

@@ -38,6 +38,7 @@ def test_conversions_are_priced_and_the_sum_is_what_the_target_takes(tmp_path: P
     assert found.lost_ms == pytest.approx(sum(w.cost_ms for w in found.waste))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 128), (np.int8, 0)])
 def test_the_value_with_a_coarse_scale_is_named(dtype: type, zero: int, tmp_path: Path) -> None:
     b = Handmade()
@@ -135,6 +136,7 @@ def test_losses_are_told_on_a_target_with_further_types_of_activations(tmp_path:
     assert found.losses
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("by_inlay", [True, False])
 def test_times_of_what_inlay_left_in_float_do_not_read_as_losses_of_its_own(by_inlay: bool, tmp_path: Path) -> None:
     b = Builder()

@@ -60,6 +60,7 @@ def test_the_interval_is_the_wilcoxon_test_turned_round(n: int) -> None:
             assert kept == inside
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("n", [6, 8, 12, 24, 60])
 @pytest.mark.parametrize("draw", ["normal", "laplace", "bursts"])
 def test_the_interval_covers_the_truth_as_often_as_it_says(n: int, draw: str) -> None:
@@ -95,6 +96,7 @@ def test_no_data_shows_nothing() -> None:
     assert (found.low, found.high) == (-np.inf, np.inf)
 
 
+@pytest.mark.matrix(every=2)
 @pytest.mark.parametrize("pairs", [6, 7, 8, 9])
 def test_a_clear_case_is_clear_from_few_pairs_and_chance_is_not(pairs: int) -> None:
     """At a level that ranks of so few cannot reach; also with interruptions in one reading of ten."""

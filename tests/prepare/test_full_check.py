@@ -80,6 +80,7 @@ def _with_bodies(model: onnx.ModelProto, kind: str, stated: bool) -> onnx.ModelP
     return model
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.parametrize("stated", [True, False], ids=["stated", "empty types"])
 @pytest.mark.parametrize("kind", ["If", "Loop", "Scan"])
 def test_bodies(kind: str, stated: bool, workspace: MakeWorkspace) -> None:

@@ -167,6 +167,7 @@ def test_biases_that_are_rounded_down_are_no_mistake(tmp_path: Path, monkeypatch
     assert "the first value that differs" in apart(tmp_path / "early.onnx", feed, tmp_path).opaque
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 @pytest.mark.parametrize("weight", [QuantType.QInt8, QuantType.QUInt8])
 @pytest.mark.parametrize("reduce_range", [False, True], ids=["8 bits", "7 bits"])

@@ -70,6 +70,7 @@ def test_channels_in_an_opset_whose_pairs_know_none(tmp_path: Path) -> None:
     assert found.qparams["conv_weight", QType.INT8].axis == 0
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 @pytest.mark.parametrize("activation", [QuantType.QUInt8, QuantType.QInt8])
 @pytest.mark.parametrize("build", [image_model, small_model, text_model])

@@ -25,6 +25,7 @@ from tests.support.runtime import CAN_MOVE_8_BITS, check_and_load
 from tests.support.runtime_quantizer import quantize_by_runtime
 
 
+@pytest.mark.matrix(every=4)
 @CAN_MOVE_8_BITS
 @pytest.mark.filterwarnings("ignore")  # the runtime's quantizer warns about this and that
 @pytest.mark.parametrize("per_channel", [False, True])

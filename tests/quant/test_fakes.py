@@ -154,6 +154,7 @@ def feeds(made: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
     return [{"x": rng.normal(0, 1, shape).astype(F)} for _ in range(4)]
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("computed", [False, True], ids=["constants", "computed"])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("spelling", SPELLINGS)

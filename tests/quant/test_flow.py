@@ -60,6 +60,7 @@ def turns(model: onnx.ModelProto, feed: dict[str, np.ndarray], at: int, want: np
     return any(sqnr(want, outputs[at]) <= LEAST_DB for outputs in run(model, noisy, 0))
 
 
+@pytest.mark.matrix(every=4)
 @CAN_TAKE_BODIES
 @pytest.mark.parametrize("seed", [*FEW, *MANY])
 def test_models_with_bodies(seed: int, tmp_path: Path) -> None:

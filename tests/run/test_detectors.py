@@ -81,6 +81,7 @@ def test_a_detector_that_lost_its_scores_is_refused(tmp_path: Path, monkeypatch:
     assert judge.judge(want).feasible
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.parametrize("case", ["one scale", "aware", "separate"])
 def test_quantizing_by_a_recipe_warns_of_a_part_that_is_lost(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -212,6 +212,7 @@ def samples(folder: Path, count: int) -> Path:
     return path
 
 
+@pytest.mark.matrix(every=2)
 @pytest.mark.parametrize(
     ("count", "least", "more", "code"),
     [

@@ -330,6 +330,7 @@ def spoil(path: Path, content: bytes, how: str) -> None:
             file.write(content[: len(content) // 2 if how == "half" else None])
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.usefixtures("audited")
 @pytest.mark.parametrize("how", HOWS)
 def test_whenever_it_is_written_over_the_copy_is_what_was_read_or_it_is_refused(

@@ -227,6 +227,7 @@ def test_what_is_faster_by_the_table_alone_is_not_delivered(tmp_path: Path, monk
     assert done.by_costs.rejected.high < 1.0
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(
     ("per_node", "rewritten", "delivered"),
@@ -250,6 +251,7 @@ def test_what_is_delivered_is_never_slower_than_the_given_model(
     assert (how.timed is not None) == (how.rejected is None) == (delivered == "low")
 
 
+@pytest.mark.matrix(every=2)
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(("seconds", "per_node", "probed"), [(60.0, -1e-4, 1), (0.0, -1e-4, 0), (0.0, -0.02, 1)])
 def test_when_the_time_is_over_noise_is_probed_for_much_speed_only(
@@ -266,6 +268,7 @@ def test_when_the_time_is_over_noise_is_probed_for_much_speed_only(
     assert done.by_costs.tries == 1 + probed
 
 
+@pytest.mark.matrix(every=2)
 @pytest.mark.usefixtures("cache", "as_priced")
 @pytest.mark.parametrize("patience_s", [proposal._PATIENCE_S, 0.0])
 def test_where_questions_take_too_long_sources_are_not_probed(

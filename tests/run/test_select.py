@@ -305,6 +305,7 @@ def test_an_odd_result(text: str, run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "no.onnx").exists()
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("size", ["[red]a[/red]", [], {}, True, -1, 1.5, float("nan"), 10**400])
 @pytest.mark.parametrize("key", ["size_bytes", "memory_bytes"])
 def test_odd_sizes_in_a_result(key: str, size: object, run: Path, tmp_path: Path) -> None:

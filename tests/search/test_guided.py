@@ -179,6 +179,7 @@ def test_best_within_the_bound_is_found(seed: int, probes: bool) -> None:
     assert bench.best >= 0.97 * bench.optimum()
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.parametrize("seed", range(5))
 def test_the_first_candidate_is_the_best_by_the_processors_table(seed: int) -> None:
     """With the true costs as the table, it is the best there is: nothing else was measured before but the anchors."""

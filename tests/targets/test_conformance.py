@@ -78,6 +78,7 @@ class TestOrtCpu(TargetTestCase):
         return float_rewrite_models()
 
 
+@pytest.mark.exhaustive
 class TestOrtCpuTwoThreads(TestOrtCpu):
     def target(self) -> Target:
         return OrtCpuTarget(threads=2)
@@ -108,6 +109,7 @@ class TestOpenVinoCpu(TargetTestCase):
         }
 
 
+@pytest.mark.exhaustive
 class TestOpenVinoCpuDefault(TestOpenVinoCpu):
     """Where the processor has bfloat16, floats have its eight bits."""
 
@@ -118,6 +120,7 @@ class TestOpenVinoCpuDefault(TestOpenVinoCpu):
         return OpenVinoCpuTarget()
 
 
+@pytest.mark.exhaustive
 class TestOpenVinoCpuStreams(TestOpenVinoCpu):
     def target(self) -> Target:
         pytest.importorskip("openvino", reason="the extra openvino is not installed")

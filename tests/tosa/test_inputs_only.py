@@ -70,6 +70,7 @@ def test_a_bare_sum_a_gate_and_a_join() -> None:
     assert any(t.dtype == "int16" for t in lowered.graph.tensors.values())
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_graphs(seed: int) -> None:
     """All is integer but an operator without a rule, and what reads its float results without a pair between."""

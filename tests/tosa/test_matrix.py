@@ -25,6 +25,7 @@ CONVS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("zero_points", [(-128, -128), (127, 3), (-5, -111)])
 def test_activation(activation: str, zero_points: tuple[int, int]) -> None:

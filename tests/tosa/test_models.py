@@ -56,6 +56,7 @@ def compare(model: onnx.ModelProto, qtype: str) -> None:
         assert np.abs(a - c).max() / step <= between + 1 + 1e-3
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.real_model
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("profile", ["INT", "INT+FP"])

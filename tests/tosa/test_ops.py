@@ -199,6 +199,7 @@ def test_prelu(data: st.DataObject, seed: int, xq: ScaleZero, zp: int) -> None:
     check(n, y, covering(n, y, zp), seed)
 
 
+@pytest.mark.matrix(every=4)
 @few
 @given(seed=seeds, xq=scale_zeros, gq=scale_zeros, zp=zero)
 @pytest.mark.parametrize("function", ["Sigmoid", "HardSigmoid", "Tanh", ""])
@@ -240,6 +241,7 @@ def test_one_operand(kind: str, data: st.DataObject, seed: int, xq: ScaleZero, y
 TABLES = tuple(op for op in functions.UNARY if op not in ("Gelu", "Mish", "Pow"))  # those have tests of their own
 
 
+@pytest.mark.matrix(every=4)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), seed=seeds, xq=scale_zeros, yq=scale_zeros)
 @pytest.mark.parametrize("kind", TABLES)
@@ -413,6 +415,7 @@ def test_where_at_run_time_and_with_infinity() -> None:
     three_ways(model, {k: v.astype(np.float32) for k, v in feed.items()}, lsb=0.05)
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div"])
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("zp", [-128, -7, 0, 127])

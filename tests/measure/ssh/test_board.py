@@ -170,6 +170,7 @@ def _refused(board: Board, tmp_path: Path, **changes: str) -> str:
     return str(raised.value)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("script", "said"),
     [

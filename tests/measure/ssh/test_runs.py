@@ -136,6 +136,7 @@ def test_a_run_on_a_board_that_is_cut_off_ends_as_one_here(
     assert not bare.runs()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("way", ["cut_connections", "cut_workers", "reboot"])
 def test_a_board_that_is_cut_off_as_it_is_let_go_is_left_empty(
     way: str, bare: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ def test_batch_normalization_that_must_stay(normalized: NormalizeModel) -> None:
     assert ops(normalized(b.model())[0]) == ["Conv", "BatchNormalization"]
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize("shape", [(), (1,), (8, 1, 1), (1, 8, 1, 1)], ids=str)

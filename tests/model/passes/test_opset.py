@@ -53,6 +53,7 @@ def meaning(node: onnx.NodeProto) -> tuple[object, ...]:
     return node.op_type, [*node.input], [*node.output], {n: v for n, v in said.items() if usual.get(n) != v}
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize(("before", "after"), [(8, 9), (9, 10), (11, 12), (13, 17), (14, 19), (17, 21), (17, 23)])
 def test_operators_that_only_take_more_types_are_left_alone_by_the_converter_too(before: int, after: int) -> None:
     """So that it need not be asked, which takes it a time that grows with the square of the model."""

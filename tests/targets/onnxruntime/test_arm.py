@@ -114,6 +114,7 @@ def test_a_row_runs_on_integers(op_type: str, variant: str, quant_type: str, ask
     assert _steps_apart(space, model, answer) <= 1.001
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.parametrize(("form", "op_type", "variant"), _some(ROWS_OF_FORMS, lambda row: row[0] == "dynamic"))
 def test_a_form_runs_in_its_kernel(form: str, op_type: str, variant: str, asked: Asked) -> None:
     space, model, answer = asked[f"{form} {op_type} {variant}"]
@@ -214,6 +215,7 @@ def on_a_processor(
     return arm.ask(jobs, tmp_path_factory.mktemp("products") / "jobs", request.param)
 
 
+@pytest.mark.matrix(every=3)
 @pytest.mark.parametrize("op_type", PRODUCTS)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_no_product_saturates(op_type: str, pair: str, on_a_processor: dict[str, Answer]) -> None:

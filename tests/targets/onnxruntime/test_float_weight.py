@@ -131,6 +131,7 @@ def test_it_runs_in_float(name: str, tmp_path: Path) -> None:
     assert quantized_weights(optimized(written, tmp_path)) == stated
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_runtime_would_quantize_it(name: str, tmp_path: Path) -> None:
     """Negative control: without the rewrite each case has a third quantized weight."""
@@ -138,6 +139,7 @@ def test_the_runtime_would_quantize_it(name: str, tmp_path: Path) -> None:
     assert quantized_weights(optimized(_all_but_op(space), tmp_path)) == 3
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("name", CASES)
 def test_its_results_are_those_of_the_placement(name: str, tmp_path: Path) -> None:
     """Extracting undoes it, and emitting again writes the same model."""

@@ -253,6 +253,7 @@ def float_forms(graph: onnx.ModelProto, op_type: str) -> list[str]:
     return floats
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize(("op_type", "variant"), [(o, v) for o, variants in CASES.items() for v in variants])
 def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path) -> None:
     model = build(CASES[op_type][variant])
@@ -319,6 +320,7 @@ OWED |= {(form, "Gemm", "transposed weight") for form in _WEIGHTS}
 """What the runtime has a kernel for only as a rewrite writes it."""
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize(
     ("form", "op_type", "variant"), [(*row, variant) for row, cases in FORM_CASES.items() for variant in cases]
 )

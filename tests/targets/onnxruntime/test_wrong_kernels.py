@@ -68,6 +68,7 @@ def enclosed(model: onnx.ModelProto, feeds: list[Feed], folder: Path) -> onnx.Mo
 SINGLE = [(o, v) for o, variants in CASES.items() for v in variants if v != "float output"]
 
 
+@pytest.mark.matrix(every=5)
 @pytest.mark.parametrize("kind", DATA)
 @pytest.mark.parametrize(("op_type", "variant"), SINGLE)
 def test_kernels_compute_what_their_nodes_say(op_type: str, variant: str, kind: str, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def model(kind: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["ladder", "Transpose", "Tanh", "Relu"])
 def test_the_way_back_is_walked_once(kind: str) -> None:
     graph = build_graph(ir.from_proto(model(kind)))

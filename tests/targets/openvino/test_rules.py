@@ -185,6 +185,7 @@ def computing(proto: onnx.ModelProto) -> list[str]:
     return [k.op_type for k in graph if attribution.nodes(k) and not k.constant and k.op_type != "Output"]
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize(("op_type", "variant"), [(o, v) for o, variants in CASES.items() for v in variants])
 def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path) -> None:
     proto = model(CASES[op_type][variant])
@@ -273,6 +274,7 @@ def test_every_row_has_a_case() -> None:
 FORMS = [(form.name, op, variant) for form in rules_for().forms for op in form.ops for variant in CASES[op]]
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize(("form", "op_type", "variant"), FORMS)
 def test_weights_of_a_form_are_still_integers_when_they_are_read(
     form: str, op_type: str, variant: str, tmp_path: Path
@@ -312,6 +314,7 @@ def test_operators_without_a_row_read_floats(name: str, tmp_path: Path) -> None:
     assert not unit.selectable
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("name", FUSED)
 def test_elementwise_operators_are_computed_by_the_convolution_before_them(name: str, tmp_path: Path) -> None:
     """And so a Q/DQ pair in between would cost a kernel: they have no row."""
@@ -423,6 +426,7 @@ READ = sorted(o for o, row in OPS.items() if (row.moves_data or o == "Concat") a
 """Of a maximum nothing reads bytes: they stay in float, see ``test_maxima.py``."""
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("op_type", READ)
 def test_bytes_that_are_only_moved_are_not_quantized_again(op_type: str, tmp_path: Path) -> None:
     """The rewrite leaves out pairs that the runtime would compute, as it does without the rewrite."""

@@ -119,6 +119,7 @@ RIGHT: dict[str, tuple[onnx.ModelProto, Condition]] = {
 }
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("case", [*WRONG, *RIGHT])
 def test_it_stays_in_float_where_the_runtime_gets_it_wrong(case: str, tmp_path: Path, in_runtime: InRuntime) -> None:
     """And there alone; quantized by rules that do not know it, it is wrong."""

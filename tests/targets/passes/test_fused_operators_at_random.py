@@ -264,6 +264,7 @@ KINDS: Mapping[str, Callable[[Draws], Case]] = {
 """Operators by what draws them."""
 
 
+@pytest.mark.matrix(every=3)
 @settings(
     max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
 )

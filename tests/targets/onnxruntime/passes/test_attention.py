@@ -41,6 +41,7 @@ def feed(
     return {i.name: found[i.name] for i in model.graph.input}
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("key", ["at once", "twice"])
 @pytest.mark.parametrize("scaled", ["products", "divided", "queries", "both", "not"])
 @pytest.mark.parametrize("mask", ["", "added", "where", "other"])

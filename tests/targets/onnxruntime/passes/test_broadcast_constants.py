@@ -10,6 +10,7 @@ from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div"])
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 
 
+@pytest.mark.matrix(every=4)
 @pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 0.6])
 @pytest.mark.parametrize("size", [1, 3, 5, 9])
 @pytest.mark.parametrize("channels", [1, 4, 9])
