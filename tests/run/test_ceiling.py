@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -23,8 +23,9 @@ from inlay.cli.speed import ceiling_lines, peaks_line, verdict_lines
 from inlay.deadline import NEVER
 from inlay.measure.client import Worker
 from inlay.model.graph import Graph, build_graph
+from inlay.model.products import multiply_accumulates
 from inlay.run.ceiling.bound import Ceiling, Ceilings, ceiling, reached_by
-from inlay.run.ceiling.counts import Counter, multiply_accumulates
+from inlay.run.ceiling.counts import Counter
 from inlay.run.ceiling.measure import judged, measure_peaks
 from inlay.run.machine_costs import keep_peaks, read_costs, read_peaks, write_costs
 from inlay.search.cost_table import CostTable, Fit
@@ -76,6 +77,7 @@ def test_products_of_convolutions_are_those_that_are_no_padding(
     window, strides = sizes[:axes], sizes[2 : 2 + axes]
     dilations = [1] * axes if auto.startswith("SAME") or op == "ConvTranspose" else sizes[4 : 4 + axes]
     spans = [(w - 1) * d + 1 for w, d in zip(window, dilations, strict=True)]
+    assume(op == "ConvTranspose" or all(span <= row for span, row in zip(spans, rows, strict=True)))
     explicit = [min(p, s - 1) for p, s in zip(pads, spans * 2, strict=False)][: 2 * axes]
     attributes: dict[str, Any] = {"group": groups, "strides": strides, "dilations": dilations, "kernel_shape": window}
     if auto == "NOTSET" or op == "ConvTranspose":
@@ -84,7 +86,9 @@ def test_products_of_convolutions_are_those_that_are_no_padding(
         attributes["auto_pad"] = auto
     data = [2, 2 * groups, *rows]
     proto, graph = _model(op, data, {"w": [2 * groups, 3 if op == "ConvTranspose" else 2, *window]}, **attributes)
-    assert multiply_accumulates(graph, graph.node("node")) == _sum_of_ones(proto, data)
+    assert multiply_accumulates(graph, graph.node("node"), padding=False) == _sum_of_ones(proto, data)
+    each = (graph.size("w") or 0) // (2 * groups)  # products of an output of a Conv, of an input of a ConvTranspose
+    assert multiply_accumulates(graph, graph.node("node")) == each * (graph.size("y" if op == "Conv" else "x") or 0)
 
 
 @pytest.mark.parametrize(
@@ -99,18 +103,18 @@ def test_products_of_convolutions_are_those_that_are_no_padding(
 )
 def test_products_of_matrices(op: str, data: list[int], weight: list[int], attributes: dict[str, Any]) -> None:
     proto, graph = _model(op, data, {"w": weight}, **attributes)
-    assert multiply_accumulates(graph, graph.node("node")) == _sum_of_ones(proto, data)
+    assert multiply_accumulates(graph, graph.node("node"), padding=False) == _sum_of_ones(proto, data)
 
 
 def test_products_of_recurrent_layers_are_counted_for_each_step() -> None:
     weights = {"w": [1, 4 * 5, 3], "r": [1, 4 * 5, 5]}
     _, graph = _model("LSTM", [6, 2, 3], weights, hidden_size=5)
-    assert multiply_accumulates(graph, graph.node("node")) == 6 * 2 * (4 * 5 * 3 + 4 * 5 * 5)
+    assert multiply_accumulates(graph, graph.node("node"), padding=False) == 6 * 2 * (4 * 5 * 3 + 4 * 5 * 5)
 
 
 def test_what_computes_no_products_has_none() -> None:
     _, graph = _model("Relu", [6, 2, 3], {})
-    assert multiply_accumulates(graph, graph.node("node")) == 0.0
+    assert multiply_accumulates(graph, graph.node("node"), padding=False) == 0.0
 
 
 def _chain() -> Graph:
@@ -148,7 +152,7 @@ def test_a_kernel_that_is_named_by_its_last_operator_is_its_product() -> None:
     fused = [_kernel("Conv", "relu"), _kernel("Slice", "slice"), _kernel("Transpose", "turn")]
     work = Counter(graph, fused).work(fused[0])
     assert work.node is graph.node("conv")
-    assert work.products == multiply_accumulates(graph, graph.node("conv")) > 0
+    assert work.products == multiply_accumulates(graph, graph.node("conv"), padding=False) > 0
 
 
 def test_a_kernel_is_no_more_than_one_product() -> None:
@@ -158,14 +162,16 @@ def test_a_kernel_is_no_more_than_one_product() -> None:
     b.output(b.node("relu", "Relu", [b.node("sum", "Add", [b.conv("first", x, 4), b.conv("second", x, 4)])]))
     graph = build_graph(ir.from_proto(onnx.shape_inference.infer_shapes(b.model())))
     fused = _kernel("Conv", "relu")
-    assert Counter(graph, [fused]).work(fused).products == multiply_accumulates(graph, graph.node("first"))
+    assert Counter(graph, [fused]).work(fused).products == multiply_accumulates(
+        graph, graph.node("first"), padding=False
+    )
 
 
 def test_a_window_that_jumps_reads_a_part_of_its_data() -> None:
     proto, graph = _model("Conv", [1, 4, 8, 8], {"w": [4, 4, 1, 1]}, strides=[2, 2])
     kernel = _kernel("Conv", "node")
     assert Counter(graph, [kernel]).work(kernel).bytes == 4 * (4 * 16 + 16 + 4 * 16)
-    assert _sum_of_ones(proto, [1, 4, 8, 8]) == multiply_accumulates(graph, graph.node("node"))
+    assert _sum_of_ones(proto, [1, 4, 8, 8]) == multiply_accumulates(graph, graph.node("node"), padding=False)
 
 
 def _profile(seed: int, efficiency: float) -> tuple[list[KernelTime], Graph]:
@@ -274,7 +280,7 @@ def test_a_real_model_keeps_above_the_bound_of_this_machine(tmp_path: Path) -> N
         ns = max(timed, sum(k.ns for k in kernels))  # the machine may have been busy while one of them was taken
     graph = build_graph(ir.from_proto(proto))
     work = [Counter(graph, kernels).work(k).products for k in kernels]
-    assert sum(work) == sum(multiply_accumulates(graph, n) for n in graph.nodes), "no product is missed"
+    assert sum(work) == sum(multiply_accumulates(graph, n, padding=False) for n in graph.nodes), "no product is missed"
     found = ceiling(kernels, graph, peaks.raised(reached_by(kernels, graph)), ns)
     assert not found.beaten
     assert 0.0 < found.bound_ms <= found.now_ms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import overload
 
@@ -10,7 +9,7 @@ from inlay.calibrate import policy
 from inlay.data import Feed
 from inlay.deadline import Deadline
 from inlay.errors import TimedOut
-from inlay.model.graph import Graph, Node
+from inlay.model.products import RECURRENT, multiply_accumulates
 from inlay.prepare.model import PreparedModel
 
 
@@ -29,7 +28,7 @@ class StepClock:
         graph = prepared.graph
         elements = sum(graph.size(v) or 0 for n in graph.nodes for v in n.outputs if v)
         by_size = policy.SECONDS_PER_ELEMENT * elements + policy.SECONDS_PER_NODE * len(graph.nodes)
-        recurrent = sum(_products(graph, n) for n in graph.nodes if n.op_type in ("LSTM", "GRU", "RNN"))
+        recurrent = sum(multiply_accumulates(graph, n) for n in graph.nodes if n.op_type in RECURRENT)
         return cls(max(policy.MIN_STEP_SECONDS, by_size + policy.SECONDS_PER_RECURRENT_PRODUCT * recurrent))
 
     def __call__(self) -> float:
@@ -64,13 +63,3 @@ class FeedsUntil(Sequence[Feed]):
         if not self._deadline.left:
             raise TimedOut("the time for calibration is spent")
         return feed
-
-
-def _products(graph: Graph, node: Node) -> float:
-    """Multiplications of a recurrent operator: at every step its weights, once for each row of the batch."""
-    weight, recurrence = (graph.shape(v) or () for v in node.inputs[1:3])
-    if len(recurrence) != 3 or not node.outputs[0]:
-        return 0.0
-    sizes = [math.prod(n or 0 for n in shape) for shape in (weight, recurrence)]
-    directions, _, hidden = recurrence
-    return sum(sizes) * (graph.size(node.outputs[0]) or 0) / max(1, (directions or 0) * (hidden or 0))

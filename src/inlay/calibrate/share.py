@@ -19,6 +19,7 @@ import numpy as np
 
 from inlay.calibrate import policy
 from inlay.model.graph import Graph, Node
+from inlay.model.products import multiply_accumulates
 from inlay.quant.observers import Histogram, Range
 from inlay.quant.qparams import constant_range
 from inlay.space.domains import find_domains, is_shared, shared_values
@@ -134,22 +135,8 @@ def model_cost(graph: Graph, rules: Rules) -> float:
             continue
         total += rules.requantize_cost * sum(graph.size(v) or 0 for v in node.outputs if v)
         if rule.weight is not None and rule.weight < len(node.inputs):
-            total += rules.product_cost * _products(graph, node, rule.weight)
+            total += rules.product_cost * multiply_accumulates(graph, node)
     return total
-
-
-def _products(graph: Graph, node: Node, slot: int) -> float:
-    """Multiply-accumulates of a node with a weight."""
-    shape, out = graph.shape(node.inputs[slot]) or (), graph.size(node.outputs[0]) or 0
-    if not shape or not all(isinstance(d, int) for d in shape):
-        return float(out)
-    dims = [int(d) for d in shape if d is not None]
-    if node.op_type == "ConvTranspose":
-        return float((graph.size(node.inputs[0]) or 0) * math.prod(dims[1:]))
-    if node.op_type == "Conv":
-        return float(out * math.prod(dims[1:]))
-    turned = len(dims) == 1 or bool(node.attributes.get("transB", 0))
-    return float(out * (dims[-1] if turned else dims[-2]))
 
 
 class _Domains:

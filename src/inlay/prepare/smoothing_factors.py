@@ -6,7 +6,6 @@ chosen by the error that rounding leaves in the products, on samples.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inlay.model.graph import Graph, Node
+from inlay.model.products import multiply_accumulates
 from inlay.quant.qparams import dequantize, quantize
 from inlay.quant.weight_scales import weight_params
 from inlay.types import Port, QType
@@ -73,13 +73,9 @@ def matter(graph: Graph, inputs: Sequence[ProductInput]) -> bool:
     The head of a network of convolutions gains no time by low precision; judging its scales takes twenty inferences.
     """
     read = {name for one in inputs for name in one.products}
-    products, convolutions = 0, 0
-    for node in graph.nodes:
-        if node.name in read:
-            products += (graph.size(node.outputs[0]) or 0) * weight_of(graph, node).shape[0]
-        elif node.op_type in ("Conv", "ConvTranspose"):
-            each = math.prod(n or 0 for n in (graph.shape(node.inputs[1]) or ())[1:])  # of an output, or of an input
-            convolutions += each * (graph.size(node.outputs[0] if node.op_type == "Conv" else node.inputs[0]) or 0)
+    counts = [(n, multiply_accumulates(graph, n)) for n in graph.nodes]
+    products = sum(count for node, count in counts if node.name in read)
+    convolutions = sum(count for node, count in counts if node.op_type in ("Conv", "ConvTranspose"))
     return bool(inputs) and products >= _LEAST_SHARE * (products + convolutions)
 
 

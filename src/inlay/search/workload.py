@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inlay.model.graph import Graph, Node
+from inlay.model.products import as_float, known_shape, multiply_accumulates
 from inlay.search.cost_prior import CASES, STATES, CostParameters
 from inlay.search.edges import Edge, State
 from inlay.space.units import Unit
@@ -68,7 +68,9 @@ def unit_workload(graph: Graph, unit: Unit) -> Workload:
     written = sum(graph.size(v) or 0 for v in unit.outputs or node.outputs)
     inputs = [v for v in node.inputs if v]
     read = sum(graph.size(v) or 0 for v in inputs if not graph.is_constant(v))
-    products, detail = _products(graph, node, written)
+    products, detail = multiply_accumulates(graph, node), sort_of(graph, node)
+    if node.op_type in ("MaxPool", "AveragePool"):  # they pass over each window as a product does
+        products = float(written * math.prod(node.attributes.get("kernel_shape", (1,))))
     sizes = [graph.size(v) or 0 for v in inputs if graph.is_constant(v)]
     constants = sum(sizes) if products else 0
     if not products:  # of a table some rows are read, and a small constant stays in the cache
@@ -82,43 +84,22 @@ def unit_workload(graph: Graph, unit: Unit) -> Workload:
     return Workload(tuple(kinds), products, read + written, constants, turns)
 
 
-def _products(graph: Graph, node: Node, written: int) -> tuple[float, str]:
-    """Multiply-accumulates of a node, and which sort of its operator it is."""
-    weight = graph.shape(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-    data = graph.shape(node.inputs[0]) if node.inputs and node.inputs[0] else None
-    if node.op_type in ("Conv", "ConvTranspose") and weight is not None and data is not None:
-        return _convolution(node, _known(data), _known(weight), written)
-    if node.op_type in ("MatMul", "Gemm") and weight and data:
-        depth = _known(data)[0 if node.op_type == "Gemm" and node.attributes.get("transA") else -1]
-        if not graph.is_constant(node.inputs[1]):
-            return float(written * depth), "of activations"
-        columns = max(1, math.prod(_known(weight)) // max(1, depth))
-        return float(written * depth), "of few rows" if written < _SEVERAL_ROWS * columns else ""
-    if node.op_type in ("LSTM", "GRU", "RNN") and weight is not None and data is not None and len(node.inputs) > 2:
-        again = math.prod(_known(graph.shape(node.inputs[2]) or ()))
-        return float(math.prod(_known(data)[:2]) * (math.prod(_known(weight)) + again)), ""
-    if node.op_type in ("MaxPool", "AveragePool"):
-        return float(written * math.prod(node.attributes.get("kernel_shape", (1,)))), ""
-    return 0.0, ""
-
-
 def sort_of(graph: Graph, node: Node) -> str:
     """Which sort of its operator a product is: depthwise, of few rows, and the like; empty of a usual one."""
-    return _products(graph, node, sum(graph.size(v) or 0 for v in node.outputs if v))[1]
-
-
-def _convolution(node: Node, data: Sequence[int], weight: Sequence[int], written: int) -> tuple[float, str]:
-    groups, window = int(node.attributes.get("group", 1)), math.prod(weight[2:])
-    if node.op_type == "ConvTranspose":
-        return float(math.prod(data) * math.prod(weight[1:])), ""
-    products = float(written * math.prod(weight[1:]))
-    if groups > 1:
-        return products, "depthwise" if weight[1] == 1 else "grouped"
-    if weight[1] <= _FEW_CHANNELS:
-        return products, "of an image"
-    return products, "1x1" if window == 1 else ""
-
-
-def _known(shape: Sequence[object]) -> list[int]:
-    """A shape with 1 for what is not known."""
-    return [d if isinstance(d, int) else 1 for d in shape]
+    node = as_float(node)
+    if node.op_type not in ("Conv", "MatMul", "Gemm") or len(node.inputs) < 2:
+        return ""
+    if node.op_type != "Conv" and not graph.is_constant(node.inputs[1]):
+        return "of activations"
+    data, weight = (known_shape(graph.shape(v)) for v in node.inputs[:2])
+    if data is None or weight is None:
+        return ""
+    if node.op_type == "Conv":
+        if int(node.attributes.get("group", 1)) > 1:
+            return "depthwise" if weight[1] == 1 else "grouped"
+        if weight[1] <= _FEW_CHANNELS:
+            return "of an image"
+        return "1x1" if math.prod(weight[2:]) == 1 else ""
+    depth = data[0 if node.op_type == "Gemm" and node.attributes.get("transA") else -1]
+    columns = max(1, math.prod(weight) // max(1, depth))
+    return "of few rows" if (graph.size(node.outputs[0]) or 0) < _SEVERAL_ROWS * columns else ""

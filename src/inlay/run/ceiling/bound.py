@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from inlay.model.graph import Graph
-from inlay.run.ceiling.counts import Counter, Work, depth_and_columns, sort_of_product
+from inlay.run.ceiling.counts import Counter, Work, depth_and_columns
 from inlay.search.peaks import Peaks, Reached, precision_of
+from inlay.search.workload import sort_of
 from inlay.targets.base import KernelTime
 from inlay.trial import counted
 
@@ -207,7 +208,7 @@ def _group(part: _Part, graph: Graph, peaks: Peaks) -> tuple[str, str]:
 
 def _reason(part: _Part, graph: Graph, peaks: Peaks) -> str:
     assert part.work.node is not None
-    sort = sort_of_product(graph, part.work.node)
+    sort = sort_of(graph, part.work.node)
     if sort in _SORTS:
         return sort
     products = part.work.products / peaks.products_per_ns(part.precision)

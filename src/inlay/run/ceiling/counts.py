@@ -8,30 +8,18 @@ products. Where a kernel computes on 8-bit integers, or it is not known on what,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.graph import Graph, Node, Shape
-from inlay.search.workload import sort_of
+from inlay.model.graph import Graph, Node
+from inlay.model.products import AS_FLOAT, PRODUCTS, as_float, known_shape, multiply_accumulates, visits
 from inlay.targets.base import KernelTime
 from inlay.types import GRAPH_OUTPUT
 
 _HALVES = ("bf16", "bfloat16", "f16", "float16")
-_AS_FLOAT: Mapping[str, tuple[str, Sequence[int]]] = {
-    "ConvInteger": ("Conv", (0, 1)),
-    "FusedConv": ("Conv", (0, 1)),
-    "FusedGemm": ("Gemm", (0, 1)),
-    "FusedMatMul": ("MatMul", (0, 1)),
-    "MatMulInteger": ("MatMul", (0, 1)),
-    "QGemm": ("Gemm", (0, 3)),
-    "QLinearConv": ("Conv", (0, 3)),
-    "QLinearMatMul": ("MatMul", (0, 3)),
-}
-"""Products that a file may hold besides ONNX's own in float: the operator that they stand for, and its two inputs."""
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention"})
 _WINDOWS = frozenset({"Conv", "MaxPool", "AveragePool", "LpPool"})
 _NOTHING = frozenset(
     {
@@ -63,52 +51,17 @@ class Work:
     moves: bool = False  # it does nothing but move or convert elements
 
 
-def multiply_accumulates(graph: Graph, node: Node) -> float:
-    """Those of a node, without any with padding; 0 where it has none, or shapes are not known."""
-    node = _plain(node)
-    shapes = [graph.shape(v) if v else None for v in node.inputs]
-    if node.op_type not in _PRODUCTS or len(shapes) < 2:
-        return 0.0
-    known = [_known(s) for s in shapes]
-    written = _known(graph.shape(node.outputs[0])) if node.outputs[0] else None
-    first, second = known[:2]
-    if first is None or second is None:
-        return 0.0
-    if node.op_type in ("LSTM", "GRU", "RNN"):
-        again = known[2] if len(known) > 2 else None
-        steps = 1 if len(node.inputs) > 4 and node.inputs[4] else math.prod(first[:2])  # sequences may end earlier
-        return float(steps * (math.prod(second) + math.prod(again or (0,))))
-    if written is None:
-        return 0.0
-    if node.op_type == "Attention":
-        both = (math.prod(first) + math.prod(written)) * second[-2]
-        return both / 2.0 if node.attributes.get("is_causal") else float(both)
-    if node.op_type == "Conv":
-        taps = _taps(node, first[2:], written[2:], second[2:])
-        return float(first[0] * second[0] * second[1] * taps)
-    if node.op_type == "ConvTranspose":
-        taps = _taps(node, written[2:], first[2:], second[2:])
-        return float(first[0] * second[0] * second[1] * taps)
-    depth = first[0 if node.op_type == "Gemm" and node.attributes.get("transA") else -1]
-    return float(math.prod(written) * depth)
-
-
 def depth_and_columns(graph: Graph, node: Node) -> tuple[int, int]:
     """How many products a sum of a node has, and how many sums it makes of the same data; 0 where unknown."""
-    node = _plain(node)
-    written = _known(graph.shape(node.outputs[0]))
-    weight = _known(graph.shape(node.inputs[1])) if len(node.inputs) > 1 else None
+    node = as_float(node)
+    written = known_shape(graph.shape(node.outputs[0]))
+    weight = known_shape(graph.shape(node.inputs[1])) if len(node.inputs) > 1 else None
     if written is None or weight is None or node.op_type not in ("Conv", "MatMul", "Gemm"):
         return 0, 0
     if node.op_type == "Conv":
         return math.prod(weight[1:]), weight[0] // int(node.attributes.get("group", 1))
     turned = node.op_type == "Gemm" and node.attributes.get("transB")
     return weight[-1 if turned or len(weight) < 2 else -2], written[-1] if written else 1
-
-
-def sort_of_product(graph: Graph, node: Node) -> str:
-    """Which sort of its operator a product is, in the words of :mod:`inlay.search.workload`."""
-    return sort_of(graph, _plain(node))
 
 
 class Counter:
@@ -140,7 +93,9 @@ class Counter:
             before = [self._graph.producer(v) for n in edge for v in n.inputs if v]
             edge = [n for n in before if n is not None and n.name not in self._ran and n.name not in found]
             anchor = next((n for n in edge if _is_of(kernel, n)), None)
-            found.update({n.name: n for n in edge if n is anchor or not multiply_accumulates(self._graph, n)})
+            found.update(
+                {n.name: n for n in edge if n is anchor or not multiply_accumulates(self._graph, n, padding=False)}
+            )
             if anchor is not None:
                 return [*found.values()]
         return known
@@ -152,7 +107,7 @@ class Counter:
         nodes = self._nodes.get(kernel.name, [])
         if not nodes:
             return Work()
-        found = [multiply_accumulates(self._graph, n) for n in nodes]
+        found = [multiply_accumulates(self._graph, n, padding=False) for n in nodes]
         node = nodes[int(np.argmax(found))] if any(found) else nodes[0]
         moved = self._moved(kernel, nodes)
         return Work(sum(found), moved, node, all(n.op_type in _MOVES | _NOTHING for n in nodes))
@@ -189,7 +144,7 @@ class Counter:
             size = min(size, self._size(kernel, source.inputs[0]))  # it may be part of this kernel
             source = self._graph.producer(source.inputs[0])
         written = sum(self._size(kernel, v) for v in node.outputs if v)
-        if node.op_type in _PARTS or (self._graph.is_fixed(value) and node.op_type not in _PRODUCTS | _AS_FLOAT.keys()):
+        if node.op_type in _PARTS or (self._graph.is_fixed(value) and node.op_type not in PRODUCTS | AS_FLOAT.keys()):
             return min(size, written)
         return size * _covered(node, self._graph) if value == node.inputs[0] else size
 
@@ -223,56 +178,20 @@ class Counter:
 
 def _is_of(kernel: KernelTime, node: Node) -> bool:
     """Whether a kernel is named after the operator of a node."""
-    name = _AS_FLOAT.get(node.op_type, (node.op_type,))[0]
-    return kernel.op_type.endswith(node.op_type) or (name in _PRODUCTS and name in kernel.op_type)
-
-
-def _plain(node: Node) -> Node:
-    """A product as the operator in float that it stands for."""
-    if node.op_type not in _AS_FLOAT:
-        return node
-    op_type, slots = _AS_FLOAT[node.op_type]
-    return replace(node, op_type=op_type, inputs=tuple(node.inputs[i] for i in slots if i < len(node.inputs)))
-
-
-def _taps(node: Node, wide: Sequence[int], narrow: Sequence[int], window: Sequence[int]) -> int:
-    """Pairs of positions that a window connects: of ``wide``, and of ``narrow``, for each of which it moves on."""
-    return math.prod(int(np.count_nonzero(inside)) for _, inside in _visits(node, wide, narrow, window))
+    name = AS_FLOAT.get(node.op_type, (node.op_type,))[0]
+    return kernel.op_type.endswith(node.op_type) or (name in PRODUCTS and name in kernel.op_type)
 
 
 def _covered(node: Node, graph: Graph) -> float:
     """Share of its data that the windows of a node visit."""
-    plain = _plain(node)
+    plain = as_float(node)
     if plain.op_type not in _WINDOWS or not plain.outputs[0]:
         return 1.0
-    wide, narrow = (_known(graph.shape(v)) for v in (plain.inputs[0], plain.outputs[0]))
+    wide, narrow = (known_shape(graph.shape(v)) for v in (plain.inputs[0], plain.outputs[0]))
     window: Sequence[int] = plain.attributes.get("kernel_shape") or ()
     if not window and len(plain.inputs) > 1:
-        window = (_known(graph.shape(plain.inputs[1])) or [])[2:]
+        window = (known_shape(graph.shape(plain.inputs[1])) or [])[2:]
     if wide is None or narrow is None or not window or 0 in wide:
         return 1.0
-    visits = _visits(plain, wide[2:], narrow[2:], window)
-    return math.prod(len(np.unique(at[inside])) for at, inside in visits) / math.prod(wide[2:])
-
-
-def _visits(
-    node: Node, wide: Sequence[int], narrow: Sequence[int], window: Sequence[int]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each axis, the positions that a window visits, and which of them are no padding, shape (moves, window)."""
-    axes = len(window)
-    strides = node.attributes.get("strides") or (1,) * axes
-    dilations = node.attributes.get("dilations") or (1,) * axes
-    pads = node.attributes.get("pads") or (0,) * (2 * axes)
-    auto = node.attributes.get("auto_pad", "NOTSET")
-    for i in range(axes):
-        before, span = pads[i], (window[i] - 1) * dilations[i] + 1
-        if auto.startswith("SAME"):
-            padding = max(0, (narrow[i] - 1) * strides[i] + span - wide[i])
-            before = padding // 2 if auto == "SAME_UPPER" else padding - padding // 2
-        at = np.arange(narrow[i])[:, None] * strides[i] + np.arange(window[i])[None, :] * dilations[i] - before
-        yield at, (at >= 0) & (at < wide[i])
-
-
-def _known(shape: Shape | None) -> list[int] | None:
-    """A shape without unknown dimensions; None where it has some."""
-    return None if shape is None or any(d is None for d in shape) else [d for d in shape if d is not None]
+    visited = visits(plain.attributes, wide[2:], narrow[2:], window)
+    return math.prod(len(np.unique(at[inside])) for at, inside in visited) / math.prod(wide[2:])

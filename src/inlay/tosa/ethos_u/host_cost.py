@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inlay.model.products import PRODUCTS, count
 from inlay.tosa import ir
 from inlay.tosa.ir import IntegerGraph, Op, Tensor
 from inlay.tosa.layout import is_trivial
@@ -34,7 +35,6 @@ class HostCost:
 
 HOST = HostCost()
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _FUNCTIONS = frozenset(
     {
         "Exp", "Log", "Sigmoid", "Softmax", "LogSoftmax", "Tanh", "Erf", "Gelu", "Div", "Sqrt", "Pow", "Reciprocal",
@@ -61,8 +61,10 @@ def operator(graph: IntegerGraph, op: Op) -> tuple[str, float]:
     if not isinstance(op, ir.Host):
         return type(op).__name__, HOST.node_call + HOST.conversion * out
     kind = op.node.op_type
-    if kind in _PRODUCTS:
-        work = HOST.product * out * _depth(graph, op)
+    if kind in PRODUCTS:
+        shapes = [graph.tensors[n].shape for n in op.inputs[:2]]
+        attributes = {a.name: a.i for a in op.node.attribute}
+        work = HOST.product * max(out, count(kind, attributes, shapes, graph.tensors[op.outputs[0]].shape))
     elif kind in _FUNCTIONS:
         work = HOST.function * out
     elif kind in _POOLS:
@@ -74,16 +76,6 @@ def operator(graph: IntegerGraph, op: Op) -> tuple[str, float]:
         # Unknown operators (reductions, sorts, custom ones) count what they read as well.
         work = HOST.elementwise * (out + sum(_size(graph.tensors[n]) for n in op.inputs if n))
     return kind, HOST.node_call + work
-
-
-def _depth(graph: IntegerGraph, op: ir.Host) -> float:
-    """Multiply-accumulates per output element."""
-    a, w = (graph.tensors[n] for n in op.inputs[:2])
-    if op.node.op_type in ("Gemm", "MatMul"):
-        return float(a.dims[-1]) if a.shape else 1.0
-    if not w.shape:
-        return 1.0
-    return float(math.prod(w.shape[1:])) if op.node.op_type == "Conv" else float(w.shape[0] * math.prod(w.shape[2:]))
 
 
 def crossing(graph: IntegerGraph, part: Partition) -> float:
