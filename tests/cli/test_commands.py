@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -76,6 +77,24 @@ def test_quantize(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     quantized = onnx.load(tmp_path / "q.onnx")
     assert "QuantizeLinear" in ops(quantized)
     check_and_load(quantized)
+
+
+def test_quantize_ends_with_0_and_says_what_its_samples_do_not_show(
+    run: RunCommand, save: SaveModel, tmp_path: Path
+) -> None:
+    """As docs/cli.md has it: a bound for new samples is what tune and check are for."""
+    model, out = save(residual_model()), tmp_path / "q.onnx"
+    command = ("quantize", model, "-o", out, "--target", "null", "--recipe", "full-int8")
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(8, 3, 12, 12)).astype(np.float32))
+    missed = ("--data", tmp_path / "data.npz", "--min-sqnr", "90")
+    for options, told in (((), "NO SAMPLES WERE GIVEN"), (missed, "WARNING: this is below 90 dB")):
+        code, text, err = run(*command, *options)
+        assert (code, told in text) == (0, True), err
+        found = json.loads(run(*command, *options, "--json").out)
+        if options:
+            assert found["sqnr_db"] < found["min_sqnr_db"] == 90.0
+        else:
+            assert (found["sqnr_db"], found["samples"]) == (None, 0)
 
 
 def test_bench(run: RunCommand, save: SaveModel) -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from inlay.model.load import load
-from inlay.prepare.strip_qdq import strip_qdq
+from inlay.prepare.strip_qdq import is_quantized_file, strip_qdq
 from inlay.quant.extract import Extraction
 from inlay.testing import run_reference
 
@@ -186,6 +186,7 @@ def test_fewer_bits_keep_their_limits(tmp_path: Path) -> None:
     assert found is not None
     assert len(found.placement) == 1
     assert {"Max", "Min"} <= {n.op_type for n in found.model.graph}, "eight bits hold more than these four"
+    assert is_quantized_file(load(tmp_path / "model.onnx"))
 
 
 def dynamic(to: Written) -> str:
@@ -237,3 +238,4 @@ def test_what_is_no_pair_stays_and_is_listed(spell: Callable[[Written], str], re
     assert [n.op_type for n in found.model.graph].count("Round") == 1
     alone = Written("plain")
     assert apart(alone.model(spell(alone), [1, 64], [1, 64]), tmp_path) is None, "a float model that rounds"
+    assert not is_quantized_file(load(tmp_path / "model.onnx")), "inlay inspect calls it so"

@@ -367,6 +367,7 @@ class Miscomputing(Bench):
         if not labels[list(self.faulty)].any():
             return super().judge(proposal)
         self.asked.append(proposal.placement)
+        self.origins.append(proposal.origin)
         accuracy = Accuracy(False, -3.0, (OutputError("out", -3.0, 1.0),))
         if not (proposal.anchor or proposal.timed):
             return Trial(proposal, Infeasible(accuracy))
@@ -425,6 +426,8 @@ def test_anchors_that_are_wrong_are_found_out_where_others_have_rewrites() -> No
     bench.run()
     assert bench.guided.rewrites == bench.rewrites, "the control: anchors have none of them"
     assert [b.unit for b in bench.guided.surrogate.bars.found] == ["u3"]
+    told = [origin for origin in bench.origins if origin.startswith("between")]
+    assert set(told) == {"between one that came out wrong and one that did not"}, "none of them failed"
 
 
 class Hopeful(Bench):

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from inlay.errors import InlayError, Late, ModelError, TargetError
+from inlay.files import scratch
 from inlay.model.flow import in_bodies
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
@@ -169,6 +170,15 @@ def holds_quantized(file: ModelFile) -> bool:
     if is_quantized(file.model, known_operators() if foreign else ()):
         return True
     return not is_ours(file.model) and may_hold_fakes(file.model.graph)
+
+
+def is_quantized_file(file: ModelFile) -> bool:
+    """Whether ``file`` is quantized: what rounds between factors counts where its numbers are those of fakes."""
+    if not holds_quantized(file) or is_quantized(file.model, known_operators()):
+        return holds_quantized(file)
+    with scratch() as folder:
+        found = parts_of(file.model, folder)
+    return bool(found.opaque or found.placement)
 
 
 def _computed(

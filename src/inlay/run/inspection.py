@@ -20,7 +20,7 @@ from inlay.model.load import ModelFile
 from inlay.model.onnx_library import check
 from inlay.model.store import model_bytes
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.prepare.strip_qdq import holds_quantized, strip_qdq
+from inlay.prepare.strip_qdq import is_quantized_file, strip_qdq
 from inlay.run.call import Given
 from inlay.run.given import run_given
 from inlay.run.inputs import TuneRequest
@@ -141,7 +141,7 @@ def inspection(
         inputs=input_specs(file.model),
         outputs=tuple(_words(v) for v in graph.outputs),
         operators=dict(Counter(n.op_type for n in graph).most_common()),
-        is_quantized=holds_quantized(file),
+        is_quantized=is_quantized_file(file),
         quantizable=quantizable,
         trouble=trouble,
         notes=(*file.notes, *_refused(file)),

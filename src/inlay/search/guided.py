@@ -116,17 +116,18 @@ class Guided(Scripted):
 
     def _blame(self, failed: np.ndarray, found: Trial) -> Dialogue:
         """Try models between one that failed and the one most like it that ran, and bar the unit that is to blame."""
-        surrogate, blamed = self.surrogate, None
+        surrogate, blamed, refused = self.surrogate, None, isinstance(found.outcome, Failed)
         if self._blames:
             self._blames -= 1
-            blamed = yield from self._blamed(failed)
+            ends = "one that failed and one that ran" if refused else "one that came out wrong and one that did not"
+            blamed = yield from self._blamed(failed, f"between {ends}")
         if blamed is not None:
             unit, label = blamed
-            surrogate.bars.add(unit, label, surrogate.ran, refused=isinstance(found.outcome, Failed))
+            surrogate.bars.add(unit, label, surrogate.ran, refused)
         elif found.accuracy is not None:
             surrogate.solver.believe(failed, found.accuracy)
 
-    def _blamed(self, failed: np.ndarray) -> Generator[Proposal, Trial, tuple[int, int] | None]:
+    def _blamed(self, failed: np.ndarray, origin: str) -> Generator[Proposal, Trial, tuple[int, int] | None]:
         """The unit that is to blame, and its label; None where several fail only together."""
         surrogate = self.surrogate
         search = between(failed, surrogate.nearest(failed), self._graph)
@@ -135,7 +136,7 @@ class Guided(Scripted):
             while True:
                 trial = surrogate.trial(labels)
                 if trial is None:
-                    trial = yield from self._asked(labels, "between one that failed and one that ran")
+                    trial = yield from self._asked(labels, origin)
                 labels = search.send(not surrogate.fails(labels, trial))
         except StopIteration as ended:
             result: tuple[int, int] | None = ended.value

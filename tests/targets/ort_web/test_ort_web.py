@@ -13,6 +13,7 @@ import pytest
 from inlay.errors import CompileFailed, TargetError, UsageError
 from inlay.model.load import file_sha256
 from inlay.targets.base import Artifact
+from inlay.targets.onnxruntime.rules import precedes
 from inlay.targets.ort_web.install import install, packages, version
 from inlay.targets.ort_web.target import OrtWebTarget
 from inlay.testing import random_feed, run_reference, small_model, sqnr
@@ -55,6 +56,17 @@ def test_threads_are_checked() -> None:
     with pytest.raises(UsageError, match="threads"):
         OrtWebTarget(threads=0)
     assert version().count(".") == 2
+
+
+def test_rules_are_those_of_the_version_that_the_lock_file_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.28 brought DepthToSpace of int8, and 1.25 further forms of weights."""
+    old = OrtWebTarget().capabilities().rules
+    assert precedes(version(), 25), "else this test needs another version"
+    assert "DepthToSpace" not in old.ops
+    monkeypatch.setattr("inlay.targets.ort_web.target.version", lambda: "1.28.0")
+    new = OrtWebTarget().capabilities().rules
+    assert "DepthToSpace" in new.ops
+    assert len(old.forms) < len(new.forms)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

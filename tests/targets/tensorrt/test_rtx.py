@@ -116,6 +116,10 @@ def test_pairs_without_a_kernel_were_removed() -> None:
 def test_a_capability_that_is_not_built_for_is_refused() -> None:
     with pytest.raises(UsageError, match=r"capability=9\.0: TensorRT for RTX builds for 7\.5, 8\.0, .*, 12\.1"):
         TensorRtRtxTarget("9.0")
+    with pytest.raises(UsageError, match=r"12\.1, not for H100 and H200; the target tensorrt does"):
+        TensorRtRtxTarget("sm90")
+    with pytest.raises(UsageError, match=r"12\.1$"):
+        TensorRtRtxTarget("1.0")
     with pytest.raises(UsageError, match="warm_up=-1"):
         TensorRtRtxTarget(warm_up=-1)
 

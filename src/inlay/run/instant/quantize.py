@@ -172,7 +172,7 @@ def quantize(
         warning="; ".join(filter(None, [*file.notes, changed, warned, *unsure])),
         frozen=frozen,
         robustness=loss,
-        samples=len(samples),
+        samples=len(samples) if asked.real else 0,
         asked_db=one_shot.bound.min_sqnr_db or DEFAULT_MIN_SQNR_DB,
         silent=one_shot.judge.silent,
         quantizable=any(u.quantizable for u in prepared.units),

@@ -70,7 +70,7 @@ class OrtWebTarget(StatesCapabilities):
         from inlay.targets.onnxruntime.rewrites import FloatKernel, FloatWeight, QuantizedTable
         from inlay.targets.onnxruntime.rules import WRITTEN_AS, rules_for
 
-        rules = rules_for(_MACHINE, frozenset())
+        rules = rules_for(_MACHINE, frozenset(), version=version())
         own = {op_type: row for op_type, row in rules.ops.items() if op_type not in WRITTEN_AS}
         return Capabilities(replace(rules, ops=own), (), (FloatWeight(), FloatKernel(), QuantizedTable()))
 

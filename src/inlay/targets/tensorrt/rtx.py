@@ -18,6 +18,7 @@ from inlay.targets.tensorrt.rules import RTX_RULES, ExplicitQuantization
 from inlay.targets.tensorrt.target import EngineExecutable, at_least_none, use
 
 _USUAL = "SM89"
+_OF_SERVERS = {"SM90": "H100 and H200", "SM100": "B200"}  # NVIDIA's GPUs that its compiler for RTX does not build for
 
 
 class TensorRtRtxTarget(ExplicitQuantization):
@@ -107,7 +108,8 @@ def _capability_of(text: str) -> str:
     found = "SM" + text.lower().removeprefix("sm").replace(".", "") if text else ""
     if found and found not in GPUS:
         known = ", ".join(f"{name[2:-1]}.{name[-1]}" for name in GPUS)
-        raise UsageError(f"--target-option capability={text}: TensorRT for RTX builds for {known}")
+        lacks = f", not for {_OF_SERVERS[found]}; the target tensorrt does" if found in _OF_SERVERS else ""
+        raise UsageError(f"--target-option capability={text}: TensorRT for RTX builds for {known}{lacks}")
     return found
 
 
