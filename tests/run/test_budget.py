@@ -364,12 +364,12 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound_and_gains(
     journal, worker = SimpleNamespace(trial=lambda key: None), SimpleNamespace(busy_s=0.0)
     limit = TimeLimit(cast(Any, time), cast(Any, journal), cast(Any, worker))
     proposal, evaluator = SimpleNamespace(anchor=False), SimpleNamespace(judged=judged)
-    why = limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator))
-    assert bool(why) == refused
+    turn = limit.turn(cast(Any, proposal), "key", cast(Any, evaluator))
+    assert isinstance(turn, str) == refused
     assert limit.left_s == 0.0
-    assert limit.allowed_s == (0.0 if refused else 8.0), "what is not refused has its time"
+    assert isinstance(turn, str) or turn.until.left == 8.0, "what is not refused has its time"
     now.sleep(4.0)
-    assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than anchors may"
+    assert isinstance(limit.turn(cast(Any, proposal), "key", cast(Any, evaluator)), str), "no longer than anchors may"
 
 
 @pytest.mark.parametrize(
@@ -398,9 +398,10 @@ def test_anchors_go_on_until_there_is_something_to_confirm(low: bool | None, flo
     limit = TimeLimit(cast(Any, time), cast(Any, journal), cast(Any, worker))
     proposal = SimpleNamespace(anchor=True, placement="another")
     evaluator = SimpleNamespace(judged=[judged((), True, 1.0), *others])
-    assert bool(limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator))) == refused
+    assert isinstance(limit.turn(cast(Any, proposal), "key", cast(Any, evaluator)), str) == refused
     now.sleep(4.0)
-    assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than there is time"
+    late = limit.turn(cast(Any, proposal), "key", cast(Any, evaluator))
+    assert isinstance(late, str), "and no longer than there is time"
 
 
 def test_more_time_is_kept_for_writing_where_processes_start_slowly() -> None:

@@ -50,6 +50,14 @@ class SearchTime:
         return self.plan.costs().trial_s(self.samples, self.blocks)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """The time of a trial that is not refused."""
+
+    until: Deadline  # when it must be over: some have more time than the search
+    begun: tuple[float, float] | None = None  # on the clock, and busy_s by then; None if an earlier session judged it
+
+
 class TimeLimit:
     """The time of a search. A trial whose first look would not be over in time is not begun.
 
@@ -65,10 +73,7 @@ class TimeLimit:
 
     def __init__(self, time: SearchTime, journal: Journal, worker: Worker, necessary: bool = False) -> None:
         self.time, self._journal, self._worker, self._necessary = time, journal, worker, necessary
-        self._budget_s = time.plan.config.budget_s
         self._outside_s = deque([0.0], maxlen=_RECENT)
-        self._begun: tuple[float, float] | None = None  # a new trial: on the clock, and busy_s by then
-        self._until: Deadline | None = None  # of the new trial that was not refused last
 
     @property
     def left_s(self) -> float:
@@ -76,36 +81,28 @@ class TimeLimit:
         return self.time.end().left
 
     @property
-    def allowed_s(self) -> float:
-        """Seconds in which the trial that was not refused last must be over: some have more time than the search."""
-        return max(self.left_s, 0.0 if self._until is None else self._until.left)
-
-    @property
     def trial_s(self) -> float:
         """Seconds that a trial takes, about: in the runtime and outside."""
         return self.time.trial_s + max(self._outside_s)
 
-    def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
-        """Why ``proposal`` is not judged any more; empty where it is."""
-        self._begun = None
+    def turn(self, proposal: Proposal, key: str, evaluator: Evaluator) -> Turn | str:
+        """The time of ``proposal``, or why it is not judged any more."""
         if self._journal.trial(key) is not None:
-            return ""
+            return Turn(self.time.end())
         found = any(c.trial.feasible and c.placement and c.speedup > _GAIN for c in evaluator.judged[1:])
         more = proposal.anchor or self._necessary or not found
         deadline = self.time.least() if more else self.time.end()
         if proposal.anchor and proposal.placement and not any(map(_is_worth_confirming, evaluator.judged[1:])):
             deadline = self.time.plan.before_writing  # whatever else is cut, one recipe that keeps the bound is timed
         if not deadline.fits(self.trial_s):
-            return f"the rest of the budget of {self._budget_s:.0f} s is reserved for confirming"
-        self._begun, self._until = (deadline.clock(), self._worker.busy_s), deadline
-        return ""
+            return f"the rest of the budget of {self.time.plan.config.budget_s:.0f} s is reserved for confirming"
+        return Turn(deadline, (deadline.clock(), self._worker.busy_s))
 
-    def judged(self) -> None:
-        """What was not refused last is judged."""
-        if self._begun is None:  # it was judged by an earlier session
-            return
-        begun, busy_s = self._begun
-        self._outside_s.append(max(0.0, self.time.plan.deadline.clock() - begun - (self._worker.busy_s - busy_s)))
+    def judged(self, turn: Turn) -> None:
+        """The trial of ``turn`` is judged."""
+        if turn.begun is not None:
+            begun, busy_s = turn.begun
+            self._outside_s.append(max(0.0, turn.until.clock() - begun - (self._worker.busy_s - busy_s)))
 
 
 def _is_worth_confirming(candidate: Candidate) -> bool:
@@ -120,7 +117,6 @@ class Budget(TimeLimit):
 
     def __init__(self, time: SearchTime, journal: Journal, worker: Worker) -> None:
         super().__init__(time, journal, worker)
-        self._config = time.plan.config
         end = time.end()
         self._half_time = end.earlier((1.0 - ANCHORS) * end.left)
 
@@ -140,16 +136,16 @@ class Budget(TimeLimit):
         """Whether a trial takes a small share of the time that is left; a resumed run gets the same answer."""
         return self._journal.once(SPARE, lambda: self.trial_s <= IDLE_TRIAL * self.time.end().left)
 
-    def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
+    def turn(self, proposal: Proposal, key: str, evaluator: Evaluator) -> Turn | str:
         """See :class:`TimeLimit`."""
-        refused = super().refuses(proposal, key, evaluator)
-        if refused or proposal.anchor or self._journal.trial(key) is not None:
-            return refused
-        most = self._config.max_measurements
+        turn, config = super().turn(proposal, key, evaluator), self.time.plan.config
+        if isinstance(turn, str) or proposal.anchor or turn.begun is None:
+            return turn
+        most = config.max_measurements
         timed = sum(isinstance(c.trial.outcome, Measured) for c in evaluator.judged)
         if most is not None and timed >= most:
             return f"the limit of {counted(most, 'measurement')} is reached"
-        builds = self._config.max_builds
+        builds = config.max_builds
         if builds is not None and self._worker.builds + _BUILDS_OF_A_TRIAL > builds:
             return f"the limit of {counted(builds, 'build')} leaves no room for another candidate"
-        return ""
+        return turn

@@ -104,19 +104,25 @@ def search_until(
 
     Returns:
         Why it ended.
+
+    Raises:
+        Late: a call was not over by the time of its trial.
     """
-    while (proposal := strategy.ask()) is not None:
-        key = candidates.key(proposal.placement)
-        refused = limits.refuses(proposal, key, evaluator)
-        if refused:
-            return refused
-        ahead.begin(key, strategy.upcoming)
-        doing(f"judge {proposal.origin}")
-        # emit ▶ compile ▶ accuracy ▶ measure ▶ journal
-        trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
-        limits.judged()
-        strategy.tell(trial)
-        progress.trial(evaluator.step(trial, limits.left_s))
+    until = limits.time.least()  # of the latest trial, and of what is asked for behind it
+    with limited(lambda: max(limits.left_s, until.left)):
+        while (proposal := strategy.ask()) is not None:
+            key = candidates.key(proposal.placement)
+            turn = limits.turn(proposal, key, evaluator)
+            if isinstance(turn, str):
+                return turn
+            until = turn.until
+            ahead.begin(key, strategy.upcoming)
+            doing(f"judge {proposal.origin}")
+            # emit ▶ compile ▶ accuracy ▶ measure ▶ journal
+            trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
+            limits.judged(turn)
+            strategy.tell(trial)
+            progress.trial(evaluator.step(trial, limits.left_s))
     return EXHAUSTED
 
 
@@ -169,11 +175,10 @@ def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _Searc
         given = [(f"qdq-baseline: {file.path.name}", file) for file in model.imported.files]
         for name, file in [*given, *model.usual]:
             proposal = Proposal(Placement(), name, anchor=True)
-            if not search.budget.refuses(proposal, file.digest, evaluator):
+            if not isinstance(search.budget.turn(proposal, file.digest, evaluator), str):
                 evaluator.evaluate(proposal, file.digest, partial(replace, file), source=file.path)
         chain = search.strategies.chain
-        with limited(lambda: search.budget.allowed_s):
-            stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress, search.ahead)
+        stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress, search.ahead)
     except Late as late:
         stopped = str(late)
     except KeyboardInterrupt:
@@ -224,7 +229,8 @@ def _confirm(
         session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones {trouble}", search.time.least)
         before = worker.builds
         retreat = search.strategies.guided.retreat(wanted_db)
-        search_until(limit, retreat, evaluator, model.candidates, session.progress, search.ahead)
+        with contextlib.suppress(Late):
+            search_until(limit, retreat, evaluator, model.candidates, session.progress, search.ahead)
         builds += worker.builds - before
         session.stage("confirm the winner in fresh processes")
         latest = confirmation.decide(evaluator.incumbent, least_db)
