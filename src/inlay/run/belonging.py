@@ -18,6 +18,7 @@ import onnx_ir as ir
 from inlay.errors import InlayError
 from inlay.model.flow import in_bodies
 from inlay.model.load import ModelSource, load
+from inlay.model.products import PRODUCTS
 from inlay.prepare.candidate_writer import tuned_for
 from inlay.quant.plain.operators import OPERATORS
 from inlay.quant.qdq_graph import DEQUANTIZE
@@ -27,8 +28,6 @@ from inlay.targets.registry import create, known_operators
 from inlay.types import ANY_INT8, QType
 
 _PRODUCTS = frozenset({"Conv", "MatMul", "Gemm"})
-_MULTIPLY = (*sorted(_PRODUCTS), "Attention", "LSTM")
-"""Parts of the names of operators on integers that multiply them."""
 _TOLD = ("machine", "isa", "cpu")
 """Facts of a processor, in the order in which they are told; the last only where it alone differs."""
 
@@ -78,8 +77,7 @@ def inexact(model: ir.Model, rules: Rules, judged: Rules | None = None) -> tuple
 
 def _largest_weight(model: ir.Model) -> int:
     """The largest magnitude of a constant in int8 that is multiplied by integers; 0 where none is."""
-    rows = (row for row in (*OPERATORS, *known_operators()) if any(name in row.op_type for name in _MULTIPLY))
-    known = {(row.domain, row.op_type) for row in rows}
+    known = {(row.domain, row.op_type) for row in (*OPERATORS, *known_operators()) if row.plain in PRODUCTS}
     found = 0
     for node in in_bodies(model.graph):
         for value in node.inputs:

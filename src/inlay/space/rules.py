@@ -177,7 +177,6 @@ class Rules:
     activation: QType  # type of quantized activations
     ops: Mapping[str, OpRule]  # the table, by operator type. What is not in it runs in float.
     weight: QType = QType.INT8  # type of quantized weights; always symmetric
-    weight_limit: int = 127  # largest magnitude of a quantized weight (127, or 63 where wider products would saturate)
     exact_limit: int = ANY_INT8  # largest magnitude of any weights in int8 whose sums of products are exact
     per_channel: bool = True  # weights may have one scale for each output channel
     # activations that the target folds into the operator before them (Relu, Clip), given that the quantized type's
@@ -207,6 +206,11 @@ class Rules:
     barred: str = ""  # why nothing of a model can run in low precision, where the table does not apply to it
     # precisions that were left out since models with them would be too new, each with what would help
     too_new: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def weight_limit(self) -> int:
+        """Largest magnitude of a weight that is quantized to int8: 127, or less where sums of products need it."""
+        return min(self.exact_limit, 127)
 
     @property
     def types(self) -> tuple[QType, ...]:

@@ -307,6 +307,15 @@ operators:
     assert (rules.ops["Relu"].activations, rules.ops["Relu"].source) == ((0,), "rules.yaml")
 
 
+@pytest.mark.parametrize(("written", "exact"), [("", 128), ("weight_limit: 127\n", 128), ("weight_limit: 63\n", 63)])
+def test_a_limit_of_weights_is_that_of_exact_sums(written: str, exact: int, tmp_path: Path) -> None:
+    (path := tmp_path / "rules.yaml").write_text(
+        f"inlay-rules: 1\nactivation: int8\n{written}operators: {{Conv: {{}}}}"
+    )
+    rules = load_rules(path)
+    assert (rules.exact_limit, rules.weight_limit) == (exact, min(exact, 127))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

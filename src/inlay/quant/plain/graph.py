@@ -70,7 +70,7 @@ class IntegerOperator:
 
     op_type: str  # its name
     domain: str = ""  # where it is defined
-    plain: str = ""  # the float operator
+    plain: str = ""  # the float operator: of a product it says that integers are multiplied
     # of the float operator; an int is the slot of an input that is passed on
     inputs: tuple[Operand | Bias | int, ...] = ()
     # slots of the scale and the zero point of what it writes; None where that is float

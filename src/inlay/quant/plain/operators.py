@@ -133,7 +133,7 @@ def _reader(value: ir.Value, op_type: str) -> ir.Node | None:
 OPERATORS = (
     IntegerOperator("QLinearConv", "", "Conv", (Operand(0, 1, 2), Operand(3, 4, 5, 0), Bias(8)), (6, 7)),
     IntegerOperator("QLinearMatMul", "", "MatMul", (Operand(0, 1, 2), Operand(3, 4, 5, -1)), (6, 7)),
-    IntegerOperator("MatMulInteger", write=_matmul, read=_read),
-    IntegerOperator("ConvInteger", write=_conv, read=_read),
+    IntegerOperator("MatMulInteger", "", "MatMul", write=_matmul, read=_read),
+    IntegerOperator("ConvInteger", "", "Conv", write=_conv, read=_read),
 )
 """The rows. ONNX's specification, opset 10: operators of these names."""

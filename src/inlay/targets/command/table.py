@@ -22,7 +22,7 @@ from typing import Any
 from inlay.errors import UsageError
 from inlay.space.rules import Needs, OpRule, Rules
 from inlay.targets import conditions
-from inlay.types import QType
+from inlay.types import ANY_INT8, QType
 from inlay.yaml_file import read_yaml
 
 FORMAT, VERSION = "inlay-rules", 1
@@ -58,7 +58,9 @@ def _rules(data: object, source: str) -> Rules:
         raise ValueError("it lists no operators")
     given = {str(k): v for k, v in data.items() if k not in (FORMAT, "operators")}
     ops = {str(op): _row(str(op), row, source) for op, row in operators.items()}
-    return Rules(ops=ops, **_fields("the table", given, _RULES))
+    found = _fields("the table", given, _RULES)
+    limit = found.pop("weight_limit", 127)
+    return Rules(ops=ops, exact_limit=limit if limit < 127 else ANY_INT8, **found)
 
 
 def _row(op_type: str, row: object, source: str) -> OpRule:

@@ -171,10 +171,10 @@ OPERATORS = (
     _row("QLinearSoftmax", "Softmax", (_DATA,), (3, 4)),
     _row("QLinearWhere", "Where", (0, Operand(1, 2, 3), Operand(4, 5, 6)), (7, 8)),
     *(replace(row, write=partial(_channels_first, row=row)) for row in _POOLS),
-    IntegerOperator("QLinearConcat", DOMAIN, write=_concat),
-    IntegerOperator("QGemm", DOMAIN, inputs=(_FIRST, _SECOND), write=_gemm),
-    IntegerOperator("DynamicQuantizeMatMul", DOMAIN, write=_dynamic_product),
-    IntegerOperator("MatMulIntegerToFloat", DOMAIN, inputs=(Operand(0, 2, 4),), write=_product_to_float),
+    IntegerOperator("QLinearConcat", DOMAIN, "Concat", write=_concat),
+    IntegerOperator("QGemm", DOMAIN, "Gemm", inputs=(_FIRST, _SECOND), write=_gemm),
+    IntegerOperator("DynamicQuantizeMatMul", DOMAIN, "MatMul", write=_dynamic_product),
+    IntegerOperator("MatMulIntegerToFloat", DOMAIN, "MatMul", inputs=(Operand(0, 2, 4),), write=_product_to_float),
     IntegerOperator(
         "QAttention", DOMAIN, "Attention", (Operand(0, 3, 6), Operand(1, 4, 7, 1), 2, 5, 8), plain_domain=DOMAIN
     ),
@@ -185,9 +185,9 @@ OPERATORS = (
         (0, 1, *(Operand(slot, slot + 6, slot + 11) for slot in range(2, 7)), 7),
         plain_domain=DOMAIN,
     ),
-    IntegerOperator(DYNAMIC_LSTM, DOMAIN, write=write_lstm),
-    IntegerOperator("MatMulNBits", DOMAIN, write=write_matmul),
-    IntegerOperator("GatherBlockQuantized", DOMAIN, write=write_gather),
-    IntegerOperator("MatMulBnb4", DOMAIN, write=_no_integers),
+    IntegerOperator(DYNAMIC_LSTM, DOMAIN, "LSTM", write=write_lstm),
+    IntegerOperator("MatMulNBits", DOMAIN, "MatMul", write=write_matmul),
+    IntegerOperator("GatherBlockQuantized", DOMAIN, "Gather", write=write_gather),
+    IntegerOperator("MatMulBnb4", DOMAIN, "MatMul", write=_no_integers),
 )
 """The rows, besides those of ONNX."""

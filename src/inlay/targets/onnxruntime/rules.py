@@ -197,8 +197,6 @@ def rules_for(
         ops = {**ops, "MatMul": replace(product, conditions=(*product.conditions, beside_a_weight))}
     return Rules(
         activation=QType.UINT8 if x86 else QType.INT8,
-        weight=QType.INT8,
-        weight_limit=min(limit, 127),
         exact_limit=limit,
         ops=ops,
         share=frozenset({"Concat"}),

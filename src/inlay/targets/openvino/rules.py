@@ -125,8 +125,6 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
     recurrent = _RECURRENT if x86 and _HAS_RECURRENT in flags else ()
     return Rules(
         activation=QType.UINT8,
-        weight=QType.INT8,
-        weight_limit=127 if wide else 63,
         exact_limit=ANY_INT8 if wide else 63,
         ops={**OPS, conv.op_type: conv, **{row.op_type: row for row in recurrent}},
         share=frozenset({"Concat"}),

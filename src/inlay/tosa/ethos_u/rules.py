@@ -196,7 +196,6 @@ _ROWS: Iterable[OpRule] = (
 
 RULES = Rules(
     activation=QType.INT8,
-    weight=QType.INT8,
     other_activations=frozenset({QType.UINT8}),
     ops={row.op_type: row for row in _ROWS},
     share=frozenset({"Concat"}),  # a requantizing Concat costs a pass over each input
