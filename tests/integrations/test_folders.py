@@ -13,6 +13,8 @@ import pytest
 from inlay.errors import DataError, ModelError, UsageError
 from inlay.integrations.folders.layout import FILES, TextFolder
 from inlay.integrations.folders.quantize import quantize_folder
+from inlay.run.options import TuneOptions
+from inlay.testing import random_feed, small_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 WORDS = "the a cat dog runs sleeps on in mat house red blue big small bird tree river city night day".split()  # noqa: SIM905
@@ -107,6 +109,32 @@ def test_what_is_no_folder_of_a_text_model_is_told(tmp_path: Path) -> None:
         quantize_folder(tmp_path, texts=sentences(), out=tmp_path / "inner")
     with pytest.raises(ModelError, match=r"holds no tokenizer\.json"):
         _ = TextFolder.read(tmp_path).tokenizer
+
+
+def test_what_is_refused_leaves_no_folder_and_no_exported_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget is refused once the model is known; what a run was begun with stays for that run."""
+    given, model = tmp_path / "given", small_model()
+    given.mkdir()
+    (given / "config.json").write_text("{}")
+    feeds = [dict(random_feed(model, seed)) for seed in range(12)]
+    monkeypatch.setattr("inlay.integrations.folders.quantize._exported", lambda _, path: onnx.save(model, path) or path)
+    monkeypatch.setattr("inlay.integrations.folders.texts.feeds_of", lambda *_: feeds)
+    for out, place in ((tmp_path / "a" / "out", tmp_path / "a"), (None, given / "onnx")):
+        with pytest.raises(UsageError, match="budget"):
+            quantize_folder(given, texts=sentences(), out=out, target="null", budget="0.001s")
+        assert not place.exists()
+    assert [path.name for path in given.iterdir()] == ["config.json"]
+
+    def stopped(model: Path, wish: TuneOptions) -> None:
+        (Path(str(wish.out)) / "run.sqlite").parent.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inlay.integrations.folders.quantize.tune", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        quantize_folder(given, texts=sentences(), target="null")
+    assert (given / "onnx" / "model.onnx").is_file()
 
 
 @pytest.mark.parametrize(

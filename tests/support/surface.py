@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import importlib
 import inspect
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ def commands() -> Iterator[str]:
 
 
 def _of_value(name: str, value: Any) -> Iterator[str]:
-    if inspect.isclass(value):
+    if typing.get_origin(value) is not None:  # to some Pythons it is a class, to others it has a signature
+        yield f"{name}: type"
+    elif inspect.isclass(value):
         bases = [b.__name__ for b in value.__mro__[1:] if b.__module__.startswith("inlay")]
         yield f"{name}: class{'(' + ', '.join(bases) + ')' if bases else ''}"
         if issubclass(value, enum.Enum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +70,18 @@ class TextFolder:
             raise ModelError(f"{self.model}: holds no tokenizer.json; save it by a fast tokenizer's save_pretrained")
         return path
 
-    def copied(self, out: Path) -> TextFolder:
-        """All but weights and models, at ``out``, which may be the folder itself. Raises UsageError."""
+    def at(self, out: Path) -> TextFolder:
+        """The same at ``out``, which may be the folder itself; nothing is written. Raises UsageError."""
         if out.resolve() == self.root.resolve():
             return self
         if out.resolve().is_relative_to(self.root.resolve()):
             raise UsageError(f"--out {out}: lies inside the given folder")
-        shutil.copytree(self.root, out, ignore=shutil.ignore_patterns(*_WEIGHTS), dirs_exist_ok=True)
-        return TextFolder(out, out / self.model.relative_to(self.root), self.pooling, self.most_tokens)
+        return replace(self, root=out, model=out / self.model.relative_to(self.root))
+
+    def copy(self, out: Path) -> None:
+        """Copy all but weights and models to ``out``, if that is another folder."""
+        if out.resolve() != self.root.resolve():
+            shutil.copytree(self.root, out, ignore=shutil.ignore_patterns(*_WEIGHTS), dirs_exist_ok=True)
 
 
 def _pooling(places: Mapping[str, Path], config: Mapping[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -89,30 +90,46 @@ def quantize_folder(
     rows = texts_of.read(Path(texts)) if isinstance(texts, (str, Path)) else [_row(text) for text in texts]
     if len(rows) < texts_of.LEAST_TEXTS:
         raise DataError(f"texts: {len(rows)} are given; give at least {texts_of.LEAST_TEXTS}")
-    written = given.copied(given.root if out is None else Path(out))
+    written = given.at(given.root if out is None else Path(out))
     place = written.model / "onnx"
-    place.mkdir(parents=True, exist_ok=True)
-    model = given.onnx or _exported(given, place / "model.onnx")
-    feeds = texts_of.feeds_of(given, rows, input_specs(load(model).model))
-    wish = TuneOptions(
-        data=feeds,
-        out=place / "inlay",
-        target=target,
-        threads=threads,
-        budget=budget,
-        progress=progress,
-        task="embedding",
-    )
-    if given.pooling != "mean":  # the task pools by the mean
-        reference = texts_of.results(model, feeds, given.pooling)
-        metric = texts_of.metric_of(reference, given.pooling)
-        wish = replace(wish, task="auto", metric=metric, labels=np.arange(len(feeds)), max_drop=1.0 - _CORRELATION)
-    result: TuneResult = tune(model, wish)
+    with _only_for_a_run(place / "inlay", place / "model.onnx"):
+        place.mkdir(parents=True, exist_ok=True)
+        model = given.onnx or _exported(given, place / "model.onnx")
+        feeds = texts_of.feeds_of(given, rows, input_specs(load(model).model))
+        wish = TuneOptions(
+            data=feeds,
+            out=place / "inlay",
+            target=target,
+            threads=threads,
+            budget=budget,
+            progress=progress,
+            task="embedding",
+        )
+        if given.pooling != "mean":  # the task pools by the mean
+            reference = texts_of.results(model, feeds, given.pooling)
+            metric = texts_of.metric_of(reference, given.pooling)
+            wish = replace(wish, task="auto", metric=metric, labels=np.arange(len(feeds)), max_drop=1.0 - _CORRELATION)
+        result: TuneResult = tune(model, wish)
+    given.copy(written.root)
     path = place / FILES[processor]
     with replacing(path) as fresh:
         fresh.write_bytes(Path(result.model_path).read_bytes())
     _write_ort_config(written.model / "ort_config.json", path)
     return QuantizedFolder(written.root, path, result, texts_of.judge(model, path, feeds, given.pooling))
+
+
+@contextlib.contextmanager
+def _only_for_a_run(run: Path, made: Path) -> Iterator[None]:
+    """Remove what is made anew, a file and its folders, where this ends before there is a run that needs it."""
+    new = [path for path in (made, *made.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        if not run.exists():
+            for path in new:
+                with contextlib.suppress(OSError):  # it was not made; or others have written there
+                    path.unlink() if path == made else path.rmdir()
+        raise
 
 
 def _row(text: str | Sequence[str]) -> tuple[str, ...]:
