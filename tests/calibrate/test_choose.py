@@ -18,10 +18,10 @@ import inlay
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_method
 from inlay.calibrate.clock import StepClock
-from inlay.calibrate.observe import Observed, observe
+from inlay.calibrate.observe import observe, stretched
 from inlay.calibrate.ranges import RangeProbe
 from inlay.calibrate.scorer import Question, Score, in_process, score_by
-from inlay.calibrate.table_search import CalibrationTask
+from inlay.calibrate.table_search import CalibrationTask, StressTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Feed, Samples, StressSet, Variation
 from inlay.deadline import Deadline
@@ -352,13 +352,13 @@ def test_ranges_are_widened_for_variations_at_a_small_price_only(workspace: Make
     scorer, placement = Scorer(space), space.full()
     varied = on_varied(scorer, factor)
 
-    def chosen(observed: Observed, stress_score: Score | None) -> CalibrationChoice:
-        more: dict[str, Any] = {"observed": observed, "methods": ("minmax",), "stress_score": stress_score}
+    def chosen(stress: StressTask | None) -> CalibrationChoice:
+        more: dict[str, Any] = {"observed": plain, "methods": ("minmax",), "stress": stress}
         return choose_calibration(task(space, some.feeds, scorer.each, **more), 0.0)
 
-    plain, stressed = observe(space.prepared, some), observe(space.prepared, some, stress=stress)
-    assert chosen(plain, varied.each) == chosen(stressed, None), "nothing is known of the one or the other"
-    before, after = chosen(plain, varied.each), chosen(stressed, varied.each)
+    plain = observe(space.prepared, some)
+    stressed = stretched(plain, space.prepared, stress)
+    before, after = chosen(None), chosen(StressTask(observed=lambda: stressed, variations=8, score=varied.each))
     tables = [c.table(space.prepared, o.half(1)) for c, o in ((before, plain), (after, stressed))]
     of_samples, of_varied = ([score(t, placement) for t in tables] for score in (scorer, varied))
     assert of_samples[1] >= of_samples[0] - policy.STRESS_PRICE_DB
@@ -370,6 +370,7 @@ def test_ranges_are_widened_for_variations_at_a_small_price_only(workspace: Make
         assert "widened" in str(after)
     else:  # nothing is overrun, or all of it by so much that the samples would lose too much
         assert not after.report["widened"]
+        assert not after.is_widened
         assert of_varied[1] == of_varied[0]
     assert CalibrationChoice.from_json(json.loads(json.dumps(after.as_json()))) == after
 

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inlay.calibrate.observe import LEAST_SAMPLES, Observed, observe, spread
-from inlay.data import Samples
+from inlay.calibrate.observe import LEAST_SAMPLES, Observed, observe, spread, stretched
+from inlay.data import Samples, StressSet, Variation
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
 from inlay.model.pool import OpenPool, TaskLost, WorkerPool, pooled
 from inlay.model.reference import Session
+from inlay.quant.observers import STRESS
 from inlay.testing import random_feed
 from inlay.testing.models import residual_model
 from tests.support.pool import PoolHere
@@ -71,6 +72,27 @@ def test_as_many_samples_are_observed_as_there_is_time_for(tmp_path: Path, monke
         assert again.digest == found.digest
         assert all(h.limit for half in found.halves for h in half.values()), "both halves hold something"
     assert slow.observe().digest == found.digest, "without a limit, all"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_variations_widen_ranges_that_ask_for_it_and_count_nowhere(count: int, tmp_path: Path) -> None:
+    model = residual_model()
+    prepared = Workspace(model, tmp_path).prepared
+    feeds = tuple(dict(random_feed(model, seed)) for seed in range(count))
+    louder = tuple({name: 3.0 * array for name, array in feed.items()} for feed in feeds)
+    refused = {name: array[..., :-1] for name, array in feeds[0].items()}
+    of = [*(Variation("up", feed, int(i >= count // 2)) for i, feed in enumerate(louder)), Variation("cut", refused, 1)]
+    plain = observe(prepared, Samples(feeds, "feeds", "test"))
+    found = stretched(plain, prepared, StressSet(tuple(of)))
+    alone = observe(prepared, Samples(louder, "feeds", "test"))
+    for value, histogram in plain.histograms.items():
+        both = histogram.range("minmax") | alone.histograms[value].range("minmax")
+        assert found.histograms[value].range("minmax") == histogram.range("minmax")
+        assert found.histograms[value].range(STRESS) == both
+        assert np.array_equal(found.histograms[value].counts, histogram.counts)
+        assert histogram.reach is None, "what was observed stays as it is"
+    assert found.digest != plain.digest
+    assert found.samples == plain.samples == count
 
 
 class _Helpers(PoolHere):

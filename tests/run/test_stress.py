@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +12,21 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
+from benchmarks import honesty
 
 import inlay
-from inlay.data import Samples, StressSet, Variation, load_feed
+from inlay.calibrate import observe as observing
+from inlay.data import Feed, Samples, StressSet, Variation, load_feed
 from inlay.errors import Ended, RunFailed, TargetError, TimedOut, UsageError
+from inlay.measure.in_process import Clock, simulated
+from inlay.model.load import load
+from inlay.prepare.config import TuneConfig
+from inlay.quant.observers import Histogram
+from inlay.run.inputs import TuneRequest
 from inlay.run.robustness import Robustness, StressTest
-from inlay.targets.base import Artifact
+from inlay.run.tune import tune
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.null import NullTarget
 from inlay.testing import Builder
 
 pytestmark = pytest.mark.usefixtures("null_in_process")
@@ -70,6 +79,25 @@ def test_a_run_leaves_what_its_models_lose(tmp_path: Path, augment: str) -> None
     assert delivered["samples_sqnr_db"] == result["best"]["sqnr_db"]
     assert len(delivered["variations"]) >= 9
     assert any("var" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize(("scale", "widens"), [(10.0, True), (3000.0, False)])
+def test_how_far_variations_reach_is_asked_where_there_is_time_to_use_it(
+    scale: float, widens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach, asked = observing.reach_of, list[Feed]()
+
+    def counted(*args: Any) -> Mapping[str, Histogram]:
+        asked.append(args[-1])
+        return reach(*args)
+
+    monkeypatch.setattr(observing, "reach_of", counted)
+    onnx.save(honesty.network(), tmp_path / "m.onnx")
+    clock = Clock()
+    file, lab = load(tmp_path / "m.onnx"), simulated(NullTarget(scale=scale, advance_clock=clock.sleep), clock)
+    config = TuneConfig(target=TargetSpec("null"), budget_s=60.0, cost_db=False)
+    tune(TuneRequest(file=file, out=tmp_path / "out", samples=honesty.samples(), config=config, lab=lab))
+    assert bool(asked) == widens
 
 
 class _Refusing:

@@ -13,7 +13,7 @@ from inlay.calibrate.clock import FeedsUntil, StepClock
 from inlay.calibrate.observe import Observed, halves
 from inlay.calibrate.scorer import ExactOutputs
 from inlay.calibrate.share import flip_sharing
-from inlay.calibrate.table_search import CalibrationTask, TableSearch
+from inlay.calibrate.table_search import CalibrationTask, StressTask, TableSearch
 from inlay.calibrate.tables import UNPROBED, CalibrationChoice, sharing_of
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
@@ -67,7 +67,8 @@ def choose_calibration(
     if not scores or not task.feeds:
         return single
     scored = len(scores) + (placement != task.placement)
-    time = _Time(deadline, (deadline.clock() - started) / scored, inference_s)
+    stretching_s = 0.0 if task.stress is None else task.stress.variations * inference_s
+    time = _Time(deadline, (deadline.clock() - started) / scored, inference_s, stretching_s)
     if not time.rounds:
         return replace(single, cut=_ONE_FOR_ALL)
     begun = clock()
@@ -107,9 +108,10 @@ def choose_calibration(
         return single
     choice, db, before_db = best
     widened = dict[str, Any]()
-    if time.is_thorough and task.stress_score is not None and task.observed.stressed:
+    if time.is_thorough and task.stress is not None:
         doing("judge wider ranges on varied samples")
-        choice, db, widened = _widened(search, choice, db)
+        search = replace(search, task=replace(search.task, observed=task.stress.observed()))
+        choice, db, widened = _widened(search, task.stress, choice, db)
     report = {
         **_counts(search, choice),
         "whole": search.placement == task.placement,
@@ -130,15 +132,18 @@ class _Time:
         deadline: when all of it must be over.
         scoring_s: seconds that scoring a table took so far.
         inference_s: seconds that the numeric reference takes for a sample.
+        stretching_s: seconds of finding out how far variations reach.
     """
 
-    def __init__(self, deadline: Deadline, scoring_s: float, inference_s: float) -> None:
+    def __init__(self, deadline: Deadline, scoring_s: float, inference_s: float, stretching_s: float) -> None:
         # whether weights can be rounded, and ranges of single domains chosen, too
         self.rounds = deadline.fits(policy.ROUNDING_IN_TIME * scoring_s + policy.ROUNDING_INFERENCES * inference_s)
-        self.is_thorough = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
-        final = policy.FINAL_SCORINGS if self.is_thorough else policy.FINAL_SCORINGS_OF_ROUNDING
+        self.is_thorough = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s + stretching_s)
+        final_s = policy.FINAL_SCORINGS_OF_ROUNDING * scoring_s
+        if self.is_thorough:
+            final_s = policy.FINAL_SCORINGS * scoring_s + stretching_s
         # when the final scorings must begin, and when choosing must end, so that its outcome is still made
-        self.scoring = self.selecting = deadline.earlier(final * scoring_s)
+        self.scoring = self.selecting = deadline.earlier(final_s)
         if not math.isinf(deadline.at):
             self.selecting = deadline.within(policy.SELECTION_SHARE * self.scoring.left)
 
@@ -257,7 +262,7 @@ def _counts(search: TableSearch, choice: CalibrationChoice) -> dict[str, Any]:
 
 
 def _widened(
-    search: TableSearch, choice: CalibrationChoice, db: float
+    search: TableSearch, stress: StressTask, choice: CalibrationChoice, db: float
 ) -> tuple[CalibrationChoice, float, dict[str, Any]]:
     """A choice with headroom for what variations of the samples overrun, where samples lose little by it.
 
@@ -272,7 +277,7 @@ def _widened(
         if over
     ]
     wider = [other for _, other in others]
-    of_samples, of_varied = search.scores(wider), search.scores([choice, *wider], search.task.stress_score)
+    of_samples, of_varied = search.scores(wider), search.scores([choice, *wider], stress.score)
     varied = next(of_varied)
     if isinstance(varied, Failed):  # which says nothing about ranges
         return choice, db, {}

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inlay.data import AUTO_MASK, NO_STRESS, Feed, Samples, StressSet
+from inlay.data import AUTO_MASK, Feed, Samples, StressSet
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
 from inlay.model.heard import doing
@@ -59,7 +59,6 @@ class Observed:
     ranged: Mapping[str, Histogram]
     # histograms of the first and of the second half of the samples
     halves: tuple[Mapping[str, Histogram], Mapping[str, Histogram]]
-    stressed: bool = False  # they know how far variations of the samples reach
     positions: Positions = field(default_factory=Positions)  # what of them is padding, which is not counted
     mask: str = AUTO_MASK  # the input that was asked to tell; as of `Samples`
 
@@ -95,7 +94,6 @@ def observe(
     imported: Sequence[Placement] = (),
     most: int | None = None,
     deadline: Deadline = NEVER,
-    stress: StressSet = NO_STRESS,
 ) -> Observed:
     """Histograms of every activation that some placement may quantize.
 
@@ -109,7 +107,6 @@ def observe(
         imported: placements whose values are observed as well.
         most: samples to observe, in the order of :func:`spread`; None for all.
         deadline: when observing must end, with two samples or more.
-        stress: variations of ``samples``: they widen the reach of values and are not counted.
 
     Raises:
         UsageError: there is no such input as the samples' mask, or it is no mask.
@@ -117,42 +114,79 @@ def observe(
     """
     graph, feeds = prepared.graph, list(samples.feeds)
     values = _observed(prepared, imported)
-    varied = [(v.half, v.feed) for v in stress.variations]
     order = spread(len(feeds))[:most]
     model, limits = Stored(prepared.emitter.base, prepared.store), limits_of(graph)
     positions = find_positions(model.proto, model.store, graph, feeds, samples.mask, prepared.padded_by)
     halved = tuple({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
-    given = set(graph.inputs)
-    computed = [v for v in values if v not in given]
-    sizes = {v: 4 * (graph.size(v) or 0) * graph.turns.get(v, 1) for v in computed}
-    batches = list(in_batches(computed, sizes, BATCH_BYTES))
+    given, batches = _batched(prepared, values)
     for number, batch in enumerate(batches):  # the first one finds out how many samples there is time for
         until = deadline
         if math.isfinite(deadline.at):
             until = NEVER if number else deadline.within(deadline.left / len(batches))
         some = _Some((model, {v: limits.get(v, UNLIMITED) for v in batch}, positions), feeds, halved)
         order = order[: some.observe(order, until)]
-        some.observe_varied(varied)
-    for half, feed in varied:
-        positions.note(feed, widen)(halved[half], {v: feed[v] for v in given.intersection(values)})
     for half, indices in _by_half(order, len(feeds)):
-        for value in given.intersection(values):
+        for value in given:
             for i in indices:
                 halved[half][value].update(positions.only(feeds[i], value, feeds[i][value]))
+    return _of_halves(halved, count=len(order), single=len(feeds) == 1, positions=positions, mask=samples.mask)
+
+
+def stretched(observed: Observed, prepared: PreparedModel, stress: StressSet) -> Observed:
+    """The same where ranges by the method ``stress`` also cover variations of the samples, which are not counted.
+
+    They are asked one by one: what the model refuses is left out.
+
+    Args:
+        prepared: the model.
+        stress: variations of the samples.
+
+    Raises:
+        CompileFailed: the float model does not run.
+    """
+    given, batches = _batched(prepared, sorted(observed.histograms))
+    model, positions = Stored(prepared.emitter.base, prepared.store), observed.positions
+    single = observed.halves[0] is observed.halves[1]  # a single sample is in both
+    first = {v: Histogram(h.limits) for v, h in observed.histograms.items()} if single else dict(observed.halves[0])
+    halved = first, dict(observed.halves[1])
+
+    def add(half: int, found: Histograms) -> None:
+        halved[half].update({v: halved[half][v] | h for v, h in found.items()})
+
+    for batch in batches:
+        job = model, {v: observed.histograms[v].limits for v in batch}, positions
+        outcomes = each(reach_of, ((*job, v.feed) for v in stress.variations))
+        for variation, outcome in zip(stress.variations, outcomes, strict=True):
+            with contextlib.suppress(RunFailed):
+                add(variation.half, outcome.result())
+    for variation in stress.variations:
+        reach = {v: Histogram(observed.histograms[v].limits) for v in given}
+        positions.note(variation.feed, widen)(reach, {v: variation.feed[v] for v in given})
+        add(variation.half, reach)
+    return _of_halves(halved, count=observed.samples, single=single, positions=positions, mask=observed.mask)
+
+
+def _of_halves(halved: Sequence[Histograms], *, count: int, single: bool, positions: Positions, mask: str) -> Observed:
     first, second = halved
-    histograms = {v: first[v] | second[v] for v in values}
+    histograms = {v: first[v] | second[v] for v in first}
     digest = hashlib.sha256("".join(f"{v}{histograms[v].digest}" for v in sorted(histograms)).encode()).hexdigest()[:16]
-    both = first if len(feeds) > 1 else second, second
     return Observed(
         histograms=histograms,
         digest=digest,
-        samples=len(order),
+        samples=count,
         ranged=histograms,
-        halves=both,
-        stressed=bool(varied),
+        halves=(second if single else first, second),
         positions=positions,
-        mask=samples.mask,
+        mask=mask,
     )
+
+
+def _batched(prepared: PreparedModel, values: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Those of ``values`` that are inputs, and batches of the others, each to be held at a time."""
+    graph = prepared.graph
+    given, computed = ([v for v in values if (v in graph.inputs) == is_given] for is_given in (True, False))
+    sizes = {v: 4 * (graph.size(v) or 0) * graph.turns.get(v, 1) for v in computed}
+    return given, [*in_batches(computed, sizes, BATCH_BYTES)]
 
 
 def _observed(prepared: PreparedModel, imported: Sequence[Placement]) -> list[str]:
@@ -244,13 +278,6 @@ class _Some:
                     return done
                 size = 1
         return done
-
-    def observe_varied(self, varied: Sequence[tuple[int, Feed]]) -> None:
-        """Widen the reach of the values to that of variations, one by one: the model may refuse some."""
-        outcomes = each(reach_of, ((*self.job, feed) for _, feed in varied))
-        for (half, _), outcome in zip(varied, outcomes, strict=True):
-            with contextlib.suppress(RunFailed):
-                self._add(half, outcome.result())
 
     def _add(self, half: int, found: Histograms) -> None:
         self.halved[half].update({v: self.halved[half][v] | h for v, h in found.items()})

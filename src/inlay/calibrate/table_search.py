@@ -31,6 +31,15 @@ from inlay.types import Placement, QParams, QType
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class StressTask:
+    """Variations of samples: ranges that these overrun are widened where that pays."""
+
+    observed: Callable[[], Observed]  # finds out how far those of the calibration samples reach, if it was not asked
+    variations: int  # that it runs the model on
+    score: Score  # as of `CalibrationTask`, on variations of its samples
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class CalibrationTask:
     """What qparams are chosen for, and by what."""
 
@@ -43,9 +52,7 @@ class CalibrationTask:
     min_sqnr_db: float | None = None  # the accuracy constraint in dB, or None
     methods: Sequence[Method] = METHODS  # to choose from; earlier ones win ties
     fixed: FixedQParams | None = None  # qparams that replace the computed ones
-    # as `score`, on variations of its samples, where `observed` knows how far variations reach: then ranges that these
-    # overrun are widened where that pays
-    stress_score: Score | None = None
+    stress: StressTask | None = None
     # the part of `placement` in which operators with weights read low precision, and nothing else does
     products: Placement = field(default_factory=Placement)
 

@@ -13,7 +13,7 @@ from inlay.calibrate.observe import Observed
 from inlay.calibrate.share import Sharing, choose_sharing
 from inlay.prepare.model import PreparedModel
 from inlay.quant.gptq import NEAREST, Rounding
-from inlay.quant.observers import ALL_METHODS, Method, Range
+from inlay.quant.observers import ALL_METHODS, STRESS, Method, Range
 from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.space.domains import find_domains
 from inlay.trial import counted
@@ -99,6 +99,11 @@ class CalibrationChoice:
         per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
         means = {node: np.array(mean, np.float64) for node, mean in self.weight_error_means.items()}
         return QParamsTable(graph, prepared.rules, ranges, fixed, per_tensor, means, self.rounding)
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether ranges rest on how far variations of the samples reach."""
+        return STRESS in self.chosen.values()
 
     def digest(self, observed: Observed, *more: str) -> str:
         """16 hexadecimal digits that identify the table: this choice, the histograms, and what ``more`` names."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
-from inlay.calibrate.observe import observe
+from inlay.calibrate.observe import observe, stretched
 from inlay.calibrate.scorer import OnTarget, in_process, score_by
-from inlay.calibrate.table_search import CalibrationTask
+from inlay.calibrate.table_search import CalibrationTask, StressTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, StressSet, bound, fixed_values, input_specs
 from inlay.deadline import NEVER, Deadline
@@ -109,9 +110,8 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     if config.bound == config.searched:  # the task may have a better one, and a metric that is unsure a narrower one
         session.inputs = replace(session.inputs, config=replace(config, bound=given.judge.bound))
     test = stress_test(session, "varied", session.inputs.parts.selection, given)
-    stress = calibration_stress(session)
     with session.calibrating():
-        candidates, usual = _candidates(session, given, prepared, imported, deadline, stress, test)
+        candidates, usual = _candidates(session, given, prepared, imported, deadline, test)
     session.calibrated(prepared)
     return Calibrated(prepared, imported, candidates, test, usual)
 
@@ -196,14 +196,12 @@ def _candidates(
     prepared: PreparedModel,
     imported: ImportedQDQ,
     deadline: Deadline,
-    stress: StressSet,
     test: StressTest,
 ) -> tuple[CandidateWriter, tuple[tuple[str, Artifact], ...]]:
     """What writes placements, with the qparams of all values chosen by ``deadline``, and :attr:`Calibrated.usual`.
 
     Args:
         imported: Q/DQ models whose qparams may be kept.
-        stress: variations of the calibration samples.
         test: variations of the selection samples.
     """
     config, parts = session.inputs.config, session.inputs.parts
@@ -213,10 +211,12 @@ def _candidates(
     known = journal.fact(CALIBRATION_SAMPLES)  # a resumed run takes the same ones
     observing = deadline.within(policy.OBSERVING_SHARE * deadline.left) if known is None else NEVER
     begun = observing.clock()
-    observed = observe(prepared, parts.calibration, [p for _, p in imported.placements], known, observing, stress)
-    sample_s = (observing.clock() - begun) / (observed.samples + len(stress.variations))
+    observed = observe(prepared, parts.calibration, [p for _, p in imported.placements], known, observing)
+    sample_s = (observing.clock() - begun) / observed.samples
     journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
     fixed = imported.qparams if config.keep_qparams else {}
+    stress = calibration_stress(session)
+    on_varied = cache(partial(stretched, observed, prepared, stress))
 
     def choose() -> CalibrationChoice:
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
@@ -235,7 +235,11 @@ def _candidates(
             min_sqnr_db=config.searched.min_sqnr_db,
             methods=config.methods,
             fixed=fixed,
-            stress_score=score_by(test.judge, varied.outputs) if test.names and not spared else None,
+            stress=StressTask(
+                observed=on_varied, variations=len(stress.variations), score=score_by(test.judge, varied.outputs)
+            )
+            if test.names and stress.variations and not spared
+            else None,
             products=anchors.get(CONV_MATMUL, Placement()),
         )
         seconds = policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s
@@ -257,6 +261,8 @@ def _candidates(
         session.progress.stage(str(choice))
     else:
         choice = replace(choice, rounding=rounding_of(journal))
+    if choice.is_widened:
+        observed = on_varied()
     digest, runtime = choice.digest(observed, str(sorted(map(str, fixed.items())))), worker.fingerprint.digest
     table = choice.table(prepared, observed, fixed)
     journal.record_fact(
