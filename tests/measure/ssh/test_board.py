@@ -16,7 +16,7 @@ import pytest
 
 from inlay.cli import commands
 from inlay.data import save_feed
-from inlay.errors import NoDevice, UsageError
+from inlay.errors import NoDevice, RunFailed, UsageError
 from inlay.measure import policy
 from inlay.measure.client import Worker
 from inlay.measure.lab import measuring, targets_on
@@ -103,6 +103,31 @@ def test_what_was_sent_is_not_sent_again(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("way", ["cut_connections", "cut_workers"])
+def test_who_is_to_blame_for_what_is_lost_again_and_again(
+    way: str, bare: Board, artifact: Artifact, feed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A board that outlived its connection had no trouble with the model; one whose process died at it had."""
+    request = SshDevice._request
+
+    def lost(self: SshDevice, method: str, arguments: Sequence[Any], limit_s: float) -> Any:
+        if method == "ask":
+            getattr(bare, way)()
+        return request(self, method, arguments, limit_s)
+
+    with measuring(None, [SPEC], print, bare.url()) as lab, lab.start(SPEC, tmp_path, lambda: 60.0) as worker:
+        monkeypatch.setattr(SshDevice, "_request", lost)
+        if way == "cut_connections":
+            with pytest.raises(NoDevice, match=r"was lost 3 times in one call: .*; no model was at work each time"):
+                worker.load(artifact)
+        else:
+            with pytest.raises(RunFailed, match="was lost 3 times in one call") as failed:
+                worker.load(artifact)
+            assert failed.value.culprit == artifact.digest
+        monkeypatch.setattr(SshDevice, "_request", request)
+        assert worker.run(artifact, [feed])
+
+
 def test_another_run_waits_for_the_board(bare: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "UNSEEN_S", 0.0)
     lines = list[str]()

@@ -33,6 +33,7 @@ class RemoteDevice(ABC):
         resource: as above.
         goes_on: what to do where it is taken out.
         generation: number of device's sides so far; what one knew, the next one need not.
+        outlived: the side before outlived what it was lost by: the connection to it ended, and no model is to blame.
     """
 
     goes_on = "give the same command when it is back: a tune goes on with what was measured"
@@ -46,6 +47,7 @@ class RemoteDevice(ABC):
         self._losses = 0
         self._was_held = False
         self.generation = 0
+        self.outlived = False
 
     @property
     @abstractmethod
@@ -149,5 +151,6 @@ class RemoteDevice(ABC):
         if (hello["version"], hello["protocol"]) != (__version__, PROTOCOL):
             self.drop()
             raise NoDevice(f"device {self.resource} has Inlay {hello['version']}: install {__version__} on its node")
+        self.outlived = self._was_held and bool(hello.get("outlived"))
         self._kept.update((name, offset, digest) for name, offset, digest in hello.get("kept", ()))
         self._was_held = True

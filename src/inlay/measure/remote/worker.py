@@ -39,7 +39,7 @@ class RemoteWorker(Worker):
         self._device, self._expected = device, expected
         self._key = uuid.uuid4().hex
         self._started_at = -1  # generation of the device that the process runs on
-        self._asked_for = ""  # key of the model that the last message was about; none where it was about several
+        self._at_work: str | None = None  # on which model the device is, by its key; on several where that is empty
         self._turn = threading.RLock()  # one message at a time
         self._closed = False
         super().__init__(spec, folder, limit)
@@ -49,18 +49,24 @@ class RemoteWorker(Worker):
         return self._started_at == self._device.generation
 
     def _insist(self, call: Callable[[], T]) -> T:
-        how = ""
+        """What ``call`` returns. A model is to blame where each loss was in work on it, which the device had ended."""
+        how, losses = "", list[str | None]()
         for _ in range(policy.LOSSES_OF_A_CALL):
+            self._at_work = None
             try:
                 with self._turn:
                     return super()._insist(call)
             except DeviceLost as error:
+                if losses and self._device.outlived:
+                    losses[-1] = None
+                losses.append(self._at_work)
                 how = str(error)
                 self._device.lost()
-        failed = RunFailed(
-            f"device {self._device.resource} was lost {policy.LOSSES_OF_A_CALL} times in one call: {how}"
-        )
-        failed.culprit = self._asked_for
+        told = f"device {self._device.resource} was lost {policy.LOSSES_OF_A_CALL} times in one call: {how}"
+        if None in losses:
+            raise NoDevice(f"{told}; no model was at work each time: {self._device.goes_on}")
+        failed = RunFailed(told)
+        failed.culprit = str(losses[0]) if len(set(losses)) == 1 else ""
         raise failed
 
     def running(self, artifact: Artifact, feeds: Sequence[Path]) -> Future[list[dict[str, np.ndarray]]]:
@@ -124,7 +130,6 @@ class RemoteWorker(Worker):
         if not self._alive:
             self._start()
         begun = time.monotonic()
-        self._asked_for = str(arguments.get("key", ""))
         try:
             return self._exchange(do, arguments)
         finally:
@@ -132,7 +137,9 @@ class RemoteWorker(Worker):
 
     def _exchange(self, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
         limit_s = self._limit()
-        answer, out = self._call("ask", do, self._sent(arguments), limit_s, limit_s=limit_s)
+        sent, self._at_work = self._sent(arguments), str(arguments.get("key", ""))
+        answer, out = self._call("ask", do, sent, limit_s, limit_s=limit_s)
+        self._at_work = None
         if not answer.pop("alive"):
             self._started_at = -1
             self._resident.clear()

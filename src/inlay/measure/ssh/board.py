@@ -42,8 +42,9 @@ class Board(Device):
         super().__init__(python=python, folder=folder)
         self._log = folder / _KEPT
         self._lock: Any = None
-        self._end_earlier()
-        (folder / _PID).write_text(f"{os.getpid()} {started(os.getpid())}", encoding="ascii")
+        self._outlived = self._end_earlier()
+        self._own = f"{os.getpid()} {started(os.getpid())}"
+        (folder / _PID).write_text(self._own, encoding="ascii")
         self._clear_up()
 
     def hello(self) -> Answer:
@@ -55,7 +56,7 @@ class Board(Device):
         if lines[:1] != [boot]:  # what was written before the board stopped may be lost
             self._log.write_text(f"{boot}\n", encoding="utf8")
         kept = [json.loads(line) for line in lines[1:] if line.endswith("]")] if lines[:1] == [boot] else []
-        return {**super().hello(), "kept": kept}
+        return {**super().hello(), "kept": kept, "outlived": self._outlived and lines[:1] == [boot]}
 
     def put(self, name: str, offset: int, data: Any, digest: str) -> bool:
         """As of any device; what arrived is noted."""
@@ -64,6 +65,12 @@ class Board(Device):
             with self._log.open("a", encoding="utf8") as log:
                 log.write(json.dumps([name, offset, digest]) + "\n")
         return arrived
+
+    def cut_off(self) -> None:
+        """The connection has ended before this process: the next one finds no number of one that ended by itself."""
+        with contextlib.suppress(OSError):
+            if (self._folder / _PID).read_text(encoding="ascii") == self._own:
+                (self._folder / _PID).unlink()
 
     def _is_ours(self) -> bool:
         """Whether no other run of this user measures here now; that is so until this process ends."""
@@ -78,12 +85,23 @@ class Board(Device):
         self._lock = lock
         return True
 
-    def _end_earlier(self) -> None:
-        """End the process of an earlier connection that was lost without notice: it would measure beside this one."""
-        with contextlib.suppress(OSError, ValueError):
+    def _end_earlier(self) -> bool:
+        """End the process of an earlier connection that was lost without notice: it would measure beside this one.
+
+        Returns:
+            Whether it outlived its connection; else it died, or the board started anew.
+        """
+        try:
             pid, start = map(int, (self._folder / _PID).read_text(encoding="ascii").split())
-            if start and started(pid) == start:
+        except FileNotFoundError:
+            return True
+        except (OSError, ValueError):
+            return False
+        alive = bool(start) and started(pid) == start
+        if alive:
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        return alive
 
     def _clear_up(self) -> None:
         """Remove what runs left that never came back."""
@@ -94,7 +112,7 @@ class Board(Device):
                     shutil.rmtree(each, ignore_errors=True)
 
 
-def _listen(source: BinaryIO, asked: queue.SimpleQueue[Any]) -> None:
+def _listen(source: BinaryIO, asked: queue.SimpleQueue[Any], board: Board) -> None:
     """Take requests as they come; the end of the connection is the end of this process, with all that it started."""
     try:
         while True:
@@ -104,6 +122,7 @@ def _listen(source: BinaryIO, asked: queue.SimpleQueue[Any]) -> None:
             asked.put(unpacked(line, lambda count: _exactly(source, count)))
     except (OSError, ValueError, EOFError):
         pass
+    board.cut_off()
     os._exit(0)
 
 
@@ -125,8 +144,8 @@ def main(folder: str, words: Sequence[str], archive: str) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, asked), daemon=True).start()
     board = Board(Path(folder), Python(words, archive))
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, asked, board), daemon=True).start()
     while True:
         method, arguments = asked.get()
         try:
