@@ -17,6 +17,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
     """Models by what they hold."""
     return {
         "halves": halves(),
+        "lrn": _one_node("LRN", (1, 6, 5, 4), size=3, alpha=0.3, bias=1.5),
         "prelu": _with_slope(),
         "batch norm": _batch_norm(),
         "average pool": _one_node("AveragePool", (1, 5, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),

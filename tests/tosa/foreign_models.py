@@ -40,6 +40,10 @@ def between_products(inside: Inside, rows: int = 6) -> onnx.ModelProto:
     return b.model()
 
 
+def _lrn(b: Builder, x: str) -> str:
+    return b.node("lrn", "LRN", [x], size=3, alpha=0.3, bias=1.5)
+
+
 def _rounded_up_pool(b: Builder, x: str) -> str:
     return b.node(
         "pool", "AveragePool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, ceil_mode=1, count_include_pad=1
@@ -137,6 +141,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
     """For every float pass, by its name, a model that it changes."""
     return {
         "compute halves in float32": halves(kept=True),
+        "spell LRN out": between_convs(_lrn),
         "spell PRelu out": between_convs(_prelu),
         "turn BatchNormalization into Conv": between_convs(_batch_norm),
         "turn AveragePool into Conv": between_convs(_average_pool),

@@ -39,6 +39,7 @@ def cycles(report: LowerReport) -> float:
 
 
 NATIVE = {
+    "spell LRN out": "spelled out, its convolution and sums are integer; as it is, all of it is on the host",
     "multiply by constants in place of Resize": "products of interpolation are float on the other runtime",
     "take fused operators apart": "as it is, all of it is on the host",
     "gather attention": "what is inside is one float operator of the other runtime",

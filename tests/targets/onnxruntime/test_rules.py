@@ -413,7 +413,7 @@ REASONS = {
 }
 """What the rejection names in place of the operator."""
 
-WRITTEN_OUT = {"Resize linear"}
+WRITTEN_OUT = {"LRN", "Resize linear"}
 """What float rewrites write in other operators."""
 
 

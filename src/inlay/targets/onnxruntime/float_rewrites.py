@@ -18,6 +18,7 @@ from inlay.targets.onnxruntime.passes.respelled import (
     keep_additions_apart,
     mean_to_pool,
     spell_out_hardswish,
+    spell_out_lrn,
     spell_out_prelu,
 )
 from inlay.targets.passes.few_outputs import block_few_outputs
@@ -47,6 +48,7 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         "a transformer of 4 layers as the runtime's optimizer writes it",
         opset=NORMALIZATION_OPSET,
     ),
+    FloatRewrite("spell LRN out", spell_out_lrn, "the LRN kernel is slow", "a tenth of the time"),
     FloatRewrite(
         "spell PRelu out",
         spell_out_prelu,
