@@ -35,8 +35,8 @@ def test_intervals_of_races_that_stop_early_cover_the_truth_as_often_as_they_say
     for truth in (1.0, 1.03, 1.1):
         (tmp_path / str(truth)).mkdir()
         for seed in range(RUNS):
-            made, files = noisy_meter({"base": 1e6, "new": 1e6 / truth}, seed, tmp_path / str(truth))
-            found = made.race("race", files["base"], files["base"], files["new"])
+            with noisy_meter({"base": 1e6, "new": 1e6 / truth}, seed, tmp_path / str(truth)) as (made, files):
+                found = made.race("race", files["base"], files["base"], files["new"])
             hits.setdefault(truth, []).append(found.latency.speedup.low <= truth <= found.latency.speedup.high)
             assert found.versus.low <= found.latency.speedup.low, "the interval that decides is the stricter one"
     assert all(np.mean(h) >= 0.91 for h in hits.values()), {t: np.mean(h) for t, h in hits.items()}
@@ -66,8 +66,8 @@ def test_a_race_of_little_predictive_power_is_short(tmp_path: Path) -> None:
         for seed in range(30):
             folder = tmp_path / str(truth)
             folder.mkdir(exist_ok=True)
-            made, files = noisy_meter({"base": 1e6, "best": 1e6, "new": 1e6 / truth}, seed, folder)
-            found = made.race("race", files["base"], files["best"], files["new"])
+            with noisy_meter({"base": 1e6, "best": 1e6, "new": 1e6 / truth}, seed, folder) as (made, files):
+                found = made.race("race", files["base"], files["best"], files["new"])
             counts.setdefault(truth, []).append(found.latency.blocks)
     assert np.median(counts[1.0]) < np.median(counts[1.02])
 
@@ -81,14 +81,15 @@ def test_a_race_ends_when_its_time_is_spent(
     ticks = iter(range(1000))
     protocol = Protocol(race_s=race_s, worth=0.0, discards=0.0, least_gain=10.0)
     ns = {"base": 1e6, "best": 1e6, "new": 1e6 / 1.01}
-    meter, files = noisy_meter(ns, 3, tmp_path, protocol, clock=lambda: float(next(ticks)))  # each look takes a second
-    assert meter.race("race", files["base"], files["best"], files["new"]).latency.blocks == blocks
+    each_look_takes_a_second = noisy_meter(ns, 3, tmp_path, protocol, clock=lambda: float(next(ticks)))
+    with each_look_takes_a_second as (meter, files):
+        assert meter.race("race", files["base"], files["best"], files["new"]).latency.blocks == blocks
 
 
 def test_a_brief_race_has_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race, "speedup", lambda base, new, level: Interval(1.01, 1.005, 1.03))
     protocol = Protocol(worth=0.0, discards=0.0, least_gain=10.0)
-    meter, files = noisy_meter({"base": 1e6, "best": 1e6, "new": 1e6 / 1.01}, 3, tmp_path, protocol)
-    artifacts = files["base"], files["best"], files["new"]
-    assert meter.race("race", *artifacts, brief=True).latency.blocks == 7
-    assert meter.race("race", *artifacts).latency.blocks == 28, "the control"
+    with noisy_meter({"base": 1e6, "best": 1e6, "new": 1e6 / 1.01}, 3, tmp_path, protocol) as (meter, files):
+        artifacts = files["base"], files["best"], files["new"]
+        assert meter.race("race", *artifacts, brief=True).latency.blocks == 7
+        assert meter.race("race", *artifacts).latency.blocks == 28, "the control"

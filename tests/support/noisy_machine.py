@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
@@ -58,27 +59,27 @@ class NoisyWorker:
         return Timing.of([asdict(r) for r in rows])
 
 
+@contextmanager
 def noisy_meter(
     ns: Mapping[str, float],
     seed: int,
     folder: Path,
     protocol: Protocol | None = None,
     clock: Callable[[], float] = lambda: 0.0,
-) -> tuple[Meter, dict[str, Artifact]]:
+) -> Iterator[tuple[Meter, dict[str, Artifact]]]:
     """A meter of models that take ``ns`` nanoseconds by name, and their artifacts."""
     rng = np.random.default_rng(seed)
-    journal = Journal(folder / f"{seed}.sqlite", {})
-    worker = NoisyWorker(ns, rng)
-    meter = Meter(
-        worker,  # type: ignore[arg-type]
-        journal,
-        Path("feed"),
-        protocol or Protocol(),
-        seed,
-        sleep=lambda seconds: None,
-        clock=clock,
-    )
-    return meter, {name: Artifact(Path(name), name) for name in ns}
+    with closing(Journal(folder / f"{seed}.sqlite", {})) as journal:
+        meter = Meter(
+            NoisyWorker(ns, rng),  # type: ignore[arg-type]
+            journal,
+            Path("feed"),
+            protocol or Protocol(),
+            seed,
+            sleep=lambda seconds: None,
+            clock=clock,
+        )
+        yield meter, {name: Artifact(Path(name), name) for name in ns}
 
 
 class BusyMachine:
