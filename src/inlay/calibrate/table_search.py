@@ -34,8 +34,8 @@ from inlay.types import Placement, QParams, QType
 class StressTask:
     """Variations of samples: ranges that these overrun are widened where that pays."""
 
-    observed: Callable[[], Observed]  # finds out how far those of the calibration samples reach, if it was not asked
-    variations: int  # that it runs the model on
+    observed: Callable[[], Observed]  # the histograms with the reach of varied calibration samples, found out once
+    variations: int  # inferences that finding it out takes
     score: Score  # as of `CalibrationTask`, on variations of its samples
 
 

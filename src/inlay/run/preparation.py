@@ -12,7 +12,7 @@ from functools import cache, partial
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
-from inlay.calibrate.observe import observe, stretched
+from inlay.calibrate.observe import Observed, observe, stretched
 from inlay.calibrate.scorer import OnTarget, in_process, score_by
 from inlay.calibrate.table_search import CalibrationTask, StressTask
 from inlay.calibrate.tables import CalibrationChoice
@@ -218,6 +218,9 @@ def _candidates(
     stress = calibration_stress(session)
     on_varied = cache(partial(stretched, observed, prepared, stress))
 
+    def observed_for(choice: CalibrationChoice) -> Observed:
+        return on_varied() if choice.is_widened else observed
+
     def choose() -> CalibrationChoice:
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
         budget_s, placement = config.budget_s, anchors.get(FULL_INT8, Placement())
@@ -251,7 +254,7 @@ def _candidates(
             outputs, ns = target.timed_outputs(table, placement, config.protocol.slot_ns)
             return ns, judge.judge(outputs).sqnr_db
 
-        return choose_flips(choice, prepared, observed, measure)
+        return choose_flips(choice, prepared, observed_for(choice), measure)
 
     choice = journal.fact(CHOICE)  # made once in a run, however often that is continued
     if choice is None:
@@ -261,10 +264,9 @@ def _candidates(
         session.progress.stage(str(choice))
     else:
         choice = replace(choice, rounding=rounding_of(journal))
-    if choice.is_widened:
-        observed = on_varied()
-    digest, runtime = choice.digest(observed, str(sorted(map(str, fixed.items())))), worker.fingerprint.digest
-    table = choice.table(prepared, observed, fixed)
+    seen = observed_for(choice)
+    digest, runtime = choice.digest(seen, str(sorted(map(str, fixed.items())))), worker.fingerprint.digest
+    table = choice.table(prepared, seen, fixed)
     journal.record_fact(
         CALIBRATION, CalibrationRecord(digest, runtime, config.target, table.as_json(), prepared.tuned_for)
     )
