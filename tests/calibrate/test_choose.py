@@ -358,7 +358,7 @@ def test_ranges_are_widened_for_variations_at_a_small_price_only(workspace: Make
 
     plain = observe(space.prepared, some)
     stressed = stretched(plain, space.prepared, stress)
-    before, after = chosen(None), chosen(StressTask(observed=lambda: stressed, variations=8, score=varied.each))
+    before, after = chosen(None), chosen(StressTask(reach=stress, score=varied.each))
     tables = [c.table(space.prepared, o.half(1)) for c, o in ((before, plain), (after, stressed))]
     of_samples, of_varied = ([score(t, placement) for t in tables] for score in (scorer, varied))
     assert of_samples[1] >= of_samples[0] - policy.STRESS_PRICE_DB

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,18 @@ from benchmarks import honesty
 
 import inlay
 from inlay.calibrate import observe as observing
+from inlay.calibrate.choose import choose_calibration
+from inlay.calibrate.observe import Observed
+from inlay.calibrate.table_search import CalibrationTask
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Feed, Samples, StressSet, Variation, load_feed
 from inlay.errors import Ended, RunFailed, TargetError, TimedOut, UsageError
 from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
-from inlay.quant.observers import Histogram
+from inlay.prepare.model import PreparedModel
+from inlay.quant.observers import STRESS, Histogram
+from inlay.run import preparation
 from inlay.run.inputs import TuneRequest
 from inlay.run.robustness import Robustness, StressTest
 from inlay.run.tune import tune
@@ -98,6 +105,34 @@ def test_how_far_variations_reach_is_asked_where_there_is_time_to_use_it(
     config = TuneConfig(target=TargetSpec("null"), budget_s=60.0, cost_db=False)
     tune(TuneRequest(file=file, out=tmp_path / "out", samples=honesty.samples(), config=config, lab=lab))
     assert bool(asked) == widens
+
+
+@pytest.mark.parametrize("widens", [True, False])
+def test_scales_are_flipped_on_the_ranges_that_were_chosen(
+    widens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks, seen = list[CalibrationTask](), list[Observed]()
+
+    def chosen(task: CalibrationTask, *args: Any, **more: Any) -> CalibrationChoice:
+        tasks.append(task)
+        found = choose_calibration(task, *args, **more)
+        return replace(found, chosen={"x": STRESS} if widens else {})
+
+    def flipped(choice: CalibrationChoice, _: PreparedModel, observed: Observed, __: object) -> CalibrationChoice:
+        seen.append(observed)
+        return choice
+
+    monkeypatch.setattr(preparation, "choose_calibration", chosen)
+    monkeypatch.setattr(preparation, "choose_flips", flipped)
+    quiet: dict[str, Any] = {
+        "target": "null",
+        "target_options": {"noise": 0.0},
+        "max_measurements": 4,
+        "out": tmp_path / "out",
+    }
+    inlay.tune(model(tmp_path), data=images(8), **quiet)
+    assert tasks[0].stretched.histograms["x"].range(STRESS) != tasks[0].observed.histograms["x"].range(STRESS)
+    assert seen == [tasks[0].stretched if widens else tasks[0].observed]
 
 
 class _Refusing:

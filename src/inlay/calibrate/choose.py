@@ -67,7 +67,7 @@ def choose_calibration(
     if not scores or not task.feeds:
         return single
     scored = len(scores) + (placement != task.placement)
-    stretching_s = 0.0 if task.stress is None else task.stress.variations * inference_s
+    stretching_s = 0.0 if task.stress is None else len(task.stress.reach.variations) * inference_s
     time = _Time(deadline, (deadline.clock() - started) / scored, inference_s, stretching_s)
     if not time.rounds:
         return replace(single, cut=_ONE_FOR_ALL)
@@ -110,7 +110,7 @@ def choose_calibration(
     widened = dict[str, Any]()
     if time.is_thorough and task.stress is not None:
         doing("judge wider ranges on varied samples")
-        search = replace(search, task=replace(search.task, observed=task.stress.observed()))
+        search = replace(search, task=replace(search.task, observed=task.stretched))
         choice, db, widened = _widened(search, task.stress, choice, db)
     report = {
         **_counts(search, choice),

@@ -11,11 +11,11 @@ from inlay.calibrate import policy
 from inlay.calibrate.bias import weight_error_means
 from inlay.calibrate.clock import FeedsUntil
 from inlay.calibrate.gptq import only, round_weights, rounding_seconds, weights_alone
-from inlay.calibrate.observe import Observed
+from inlay.calibrate.observe import Observed, stretched
 from inlay.calibrate.ranges import RangeProbe, Ranges, RangeTask, choose_ranges
 from inlay.calibrate.scorer import ExactOutputs, Score, in_process, score_by
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of
-from inlay.data import Feed, evenly_spaced
+from inlay.data import Feed, StressSet, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
 from inlay.prepare.model import PreparedModel
@@ -34,8 +34,7 @@ from inlay.types import Placement, QParams, QType
 class StressTask:
     """Variations of samples: ranges that these overrun are widened where that pays."""
 
-    observed: Callable[[], Observed]  # the histograms with the reach of varied calibration samples, found out once
-    variations: int  # inferences that finding it out takes
+    reach: StressSet  # variations of the calibration samples, one inference each
     score: Score  # as of `CalibrationTask`, on variations of its samples
 
 
@@ -55,6 +54,15 @@ class CalibrationTask:
     stress: StressTask | None = None
     # the part of `placement` in which operators with weights read low precision, and nothing else does
     products: Placement = field(default_factory=Placement)
+
+    @cached_property
+    def stretched(self) -> Observed:
+        """The histograms with the reach of variations, found out once: it takes an inference for each."""
+        return self.observed if self.stress is None else stretched(self.observed, self.prepared, self.stress.reach)
+
+    def observed_for(self, choice: CalibrationChoice) -> Observed:
+        """The histograms that the ranges of ``choice`` rest on."""
+        return self.stretched if choice.is_widened else self.observed
 
     def second_half(self, choice: CalibrationChoice) -> QParamsTable:
         """The table of a choice with ranges of the second half of the samples: what ``score`` is asked about."""

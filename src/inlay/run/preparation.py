@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache, partial
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
-from inlay.calibrate.observe import Observed, observe, stretched
+from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, in_process, score_by
-from inlay.calibrate.table_search import CalibrationTask, StressTask
+from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, StressSet, bound, fixed_values, input_specs
 from inlay.deadline import NEVER, Deadline
@@ -215,36 +214,28 @@ def _candidates(
     sample_s = (observing.clock() - begun) / observed.samples
     journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
     fixed = imported.qparams if config.keep_qparams else {}
-    stress = calibration_stress(session)
-    on_varied = cache(partial(stretched, observed, prepared, stress))
-
-    def observed_for(choice: CalibrationChoice) -> Observed:
-        return on_varied() if choice.is_widened else observed
+    anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
+    placement = anchors.get(FULL_INT8, Placement())
+    target, varied = (OnTarget(prepared, worker, feeds) for feeds in (given.feeds[:count], test.feeds))
+    # each table that is tried on the target is a build: where their number is limited, the search needs them; and
+    # what gives no times is an emulator, which takes seconds for an inference
+    spared = config.max_builds is not None or not worker.fingerprint.gives_times
+    outputs = in_process(prepared, parts.selection.feeds[:count]) if spared else target.outputs
+    task = CalibrationTask(
+        prepared=prepared,
+        observed=observed,
+        placement=placement,
+        feeds=() if parts.calibration.kind == "random" else parts.calibration.feeds,
+        score=score_by(judge, outputs),
+        min_sqnr_db=config.searched.min_sqnr_db,
+        methods=config.methods,
+        fixed=fixed,
+        stress=None if spared else test.widening(calibration_stress(session), varied.outputs),
+        products=anchors.get(CONV_MATMUL, Placement()),
+    )
 
     def choose() -> CalibrationChoice:
-        anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
-        budget_s, placement = config.budget_s, anchors.get(FULL_INT8, Placement())
-        target, varied = (OnTarget(prepared, worker, feeds) for feeds in (given.feeds[:count], test.feeds))
-        # each table that is tried on the target is a build: where their number is limited, the search needs them; and
-        # what gives no times is an emulator, which takes seconds for an inference
-        spared = config.max_builds is not None or not worker.fingerprint.gives_times
-        outputs = in_process(prepared, parts.selection.feeds[:count]) if spared else target.outputs
-        task = CalibrationTask(
-            prepared=prepared,
-            observed=observed,
-            placement=placement,
-            feeds=() if parts.calibration.kind == "random" else parts.calibration.feeds,
-            score=score_by(judge, outputs),
-            min_sqnr_db=config.searched.min_sqnr_db,
-            methods=config.methods,
-            fixed=fixed,
-            stress=StressTask(
-                observed=on_varied, variations=len(stress.variations), score=score_by(test.judge, varied.outputs)
-            )
-            if test.names and stress.variations and not spared
-            else None,
-            products=anchors.get(CONV_MATMUL, Placement()),
-        )
+        budget_s = config.budget_s
         seconds = policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s
         choice = choose_calibration(task, seconds, deadline=deadline, inference_s=sample_s)
         if not worker.deterministic or not len(placement) or fixed or spared:
@@ -254,7 +245,7 @@ def _candidates(
             outputs, ns = target.timed_outputs(table, placement, config.protocol.slot_ns)
             return ns, judge.judge(outputs).sqnr_db
 
-        return choose_flips(choice, prepared, observed_for(choice), measure)
+        return choose_flips(choice, prepared, task.observed_for(choice), measure)
 
     choice = journal.fact(CHOICE)  # made once in a run, however often that is continued
     if choice is None:
@@ -264,7 +255,7 @@ def _candidates(
         session.progress.stage(str(choice))
     else:
         choice = replace(choice, rounding=rounding_of(journal))
-    seen = observed_for(choice)
+    seen = task.observed_for(choice)
     digest, runtime = choice.digest(seen, str(sorted(map(str, fixed.items())))), worker.fingerprint.digest
     table = choice.table(prepared, seen, fixed)
     journal.record_fact(
@@ -273,10 +264,9 @@ def _candidates(
     journal.record_feed("shapes", parts.calibration.feeds[0])
     usual: list[tuple[str, Artifact]] = []
     if prepared.rules.base is not None and config.max_builds is None:
-        full = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(FULL_INT8, Placement())
-        for method in _USUAL if len(full) else ():
+        for method in _USUAL if len(placement) else ():
             writer = CandidateWriter(prepared, CalibrationChoice(method).table(prepared, observed), method, runtime)
-            file = writer.deliver(full, session.work / f"full-int8-{method}.onnx")
+            file = writer.deliver(placement, session.work / f"full-int8-{method}.onnx")
             usual.append((f"{FULL_INT8}, {method} ranges", file))
     return CandidateWriter(prepared, table, digest, runtime), tuple(usual)
 

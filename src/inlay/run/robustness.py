@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from inlay.calibrate.scorer import Run, score_by
+from inlay.calibrate.table_search import StressTask
 from inlay.data import InputSpec, Samples, StressSet, save_feeds, stress_set
 from inlay.errors import Ended, TargetError, TimedOut
 from inlay.model.user_code import user_function
@@ -70,6 +72,14 @@ class StressTest:
     def judge(self) -> Judge:
         """Of all variations together."""
         return Judge(self.reference, self.samples, Bound(), confidence=None, parts=self.parts)
+
+    def widening(self, reach: StressSet, run: Run) -> StressTask | None:
+        """What ranges are widened for, judged by what ``run`` gives on ``feeds``; None where nothing varies.
+
+        Args:
+            reach: variations of the calibration samples.
+        """
+        return StressTask(reach=reach, score=score_by(self.judge, run)) if self.names and reach.variations else None
 
     def robustness(self, outputs: Sequence[Outputs], samples_db: float) -> Robustness | None:
         """What a model loses, from its ``outputs`` for each of ``feeds``; None where there are no variations."""

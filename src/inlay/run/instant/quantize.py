@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
-from inlay.calibrate.observe import observe, stretched
+from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, score_by
-from inlay.calibrate.table_search import CalibrationTask, StressTask
+from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import sharing_of
 from inlay.data import Samples, save_feeds
 from inlay.deadline import NEVER
@@ -189,7 +189,6 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     varied = policy.VARIED_SAMPLES, policy.MOST_VARIATIONS
     stress = variations_of(samples, asked.specs, asked.augment, asked.seed, *varied)
     observed = observe(prepared, samples)
-    on_varied = cache(partial(stretched, observed, prepared, stress))
     on_samples = OnTarget(prepared, one_shot.worker, one_shot.feeds)
     on_variations = OnTarget(prepared, one_shot.worker, one_shot.test.feeds)
     graph, test = prepared.graph, one_shot.test
@@ -200,15 +199,10 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
         placement=placement,
         feeds=samples.feeds if asked.real and ranged else (),
         score=score_by(one_shot.judge, on_samples.outputs),
-        stress=StressTask(
-            observed=on_varied, variations=len(stress.variations), score=score_by(test.judge, on_variations.outputs)
-        )
-        if test.names and stress.variations
-        else None,
+        stress=test.widening(stress, on_variations.outputs),
     )
     choice = choose_calibration(task, policy.DEFAULT_SECONDS)
-    if choice.is_widened:
-        observed = on_varied()
+    observed = task.observed_for(choice)
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
     table = choice.table(prepared, observed)
     varies = asked.real and test.names and len(placement)
