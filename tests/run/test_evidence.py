@@ -122,6 +122,9 @@ def test_the_first_that_is_shown_is_taken_and_otherwise_the_nearest_that_gains()
     assert choose([fast, middle]) == 1, "none is shown: the more accurate one"
     assert choose([middle, fast]) == 0
     assert choose([fast, middle], [True, False]) == 0, "it is no faster than the given model"
+    looked.clear()
+    assert choose([fast, slow], [True, False]) == 0, "shown, and no faster than the given model: dynamic, most often"
+    assert looked == [0]
     assert choose([None, slow]) == 0, "nothing can be told of random samples"
     assert choose([judged(*[130.0] * 3), middle]) == 0, "exact on what was judged is nearer than what differs"
     unknown, searched = judged(30.0), judged(30.0, searched_db=33.0)
@@ -153,6 +156,7 @@ def test_a_search_goes_on_for_what_the_statement_lacks_and_takes_what_shows_it()
     assert taken.best is slow.best
     assert "cut 1 was faster (2.00x), but its bound is not shown: with 3 samples judged" in taken.troubles[-1]
     assert fast.or_better(confirmed(1.3, proven, low=0.9)) is fast, "no gain is shown"
+    assert fast.or_better(confirmed(1.02, proven)) is fast, "hardly a gain"
     assert fast.or_better(confirmed(1.9, unproven)) is fast
     assert slow.or_better(fast).best is slow.best, "faster, and not shown"
 

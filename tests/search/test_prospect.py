@@ -52,8 +52,9 @@ def test_stated_probabilities_hold_where_the_surrogate_hopes_for_too_much() -> N
 def test_json_has_seconds_only_where_a_trial_takes_some() -> None:
     assert Prospect(0.04, 3).as_json(2.0) == {"gain": policy.CLEAR_GAIN, "probability": 0.04, "seconds": 6.0}
     assert "seconds" not in Prospect(0.04, 3).as_json(None)
-    assert said_left(Prospect(0.04, 3).as_json(2.0)).endswith(
-        "4% likely to be left; to look takes about 6 s: give a larger --budget"
+    assert said_left(Prospect(0.04, 3).as_json(2.0)).endswith("4% likely to be left; to look takes about 6 s")
+    assert said_left(Prospect(0.4, 3).as_json(2.0)).endswith(
+        "40% likely to be left; to look takes about 6 s: give a larger --budget"
     )
     assert said_left(Prospect(0.0, 0).as_json(2.0)).endswith("is less than 1 % likely to be left")
 

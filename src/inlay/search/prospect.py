@@ -49,8 +49,9 @@ class Hopes:
 
 
 def said_left(left: Mapping[str, float]) -> str:
-    """What is left, as :meth:`Prospect.as_json` has it, for people."""
+    """What is left, as :meth:`Prospect.as_json` has it, for people; with advice where that is worth a search."""
     chance, seconds = left["probability"], left.get("seconds")
     likely = f"{chance:.0%} likely" if chance >= 0.005 else "less than 1 % likely"
-    takes = f"; to look takes about {max(seconds, 1.0):.0f} s: give a larger --budget" if seconds else ""
+    advice = "" if chance < policy.UNLIKELY else ": give a larger --budget"
+    takes = f"; to look takes about {max(seconds, 1.0):.0f} s{advice}" if seconds else ""
     return f"A model that is more than {left['gain']:.0%} faster is {likely} to be left{takes}"

@@ -83,6 +83,11 @@ class Confirmed:
         return self.evidence is not None and not self.evidence.shows
 
     @property
+    def is_worth_having(self) -> bool:
+        """Whether it gains enough to take the place of a faster one that is less sure."""
+        return self.best.speedup.shows_gain() and self.best.speedup.value >= LEAST_STURDY
+
+    @property
     def _below_usual_db(self) -> float:
         return 0.0 if self.evidence is None else self.evidence.below_usual_db
 
@@ -96,7 +101,8 @@ class Confirmed:
 
         A later search asks for more accuracy, and may find something slower than what is in hand. That is taken only
         where the samples show its bound alone, where it alone is as accurate as is usual and nothing is shown of
-        either, or where it alone is sturdy, hardly slower, and no slower than the best anchor.
+        either (in both cases as far as it gains :data:`LEAST_STURDY`), or where it alone is sturdy, hardly slower, and
+        no slower than the best anchor.
         """
         if self.best.is_float:
             return later
@@ -104,10 +110,10 @@ class Confirmed:
             return self
         if self.is_unproven != later.is_unproven:
             shown, other = (later, self) if self.is_unproven else (self, later)
-            return shown.in_place_of(other) if shown is self or shown.best.speedup.shows_gain() else self
+            return shown.in_place_of(other) if shown is self or shown.is_worth_having else self
         if bool(self._below_usual_db) != bool(later._below_usual_db):
             usual, other = (later, self) if self._below_usual_db else (self, later)
-            return usual.in_place_of(other) if usual is self or usual.best.speedup.shows_gain() else self
+            return usual.in_place_of(other) if usual is self or usual.is_worth_having else self
         least = self.best.speedup.value
         if later.lacks_db == 0.0 and self.could_be_sturdier:
             least = max(self.anchor_speedup, least_of_sturdy(least))

@@ -195,14 +195,17 @@ def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None]
     Args:
         offered: at least one, the preferred first; no more of them are looked at than are needed.
         evidence: what is known of one; None where there is nothing to show.
-        gains: whether one is worth having for its speed alone: what is not is never taken for its accuracy.
+        gains: whether one is worth having for its speed alone: what is not never takes the place of the preferred one,
+            however accurate it is; the given model is as fast, and exact.
     """
     nearest: tuple[Rank, T] | None = None
     for each in offered:
+        if nearest is not None and not gains(each):
+            continue
         found = evidence(each)
         if found is None or found.shows:
             return each
-        if nearest is None or (found.rank > nearest[0] and gains(each)):
+        if nearest is None or found.rank > nearest[0]:
             nearest = found.rank, each
     assert nearest is not None, "there is at least one"
     return nearest[1]
