@@ -60,6 +60,10 @@ class Bench:
         self.probed += 1
         return (self.made(self.labels(placement)),) if self.probes else None
 
+    def computed(self, placement: Placement) -> Mapping[str, float] | None:
+        """What the numeric reference says: it is not asked."""
+        return {}
+
     def judge(self, proposal: Proposal) -> Trial:
         self.asked.append(proposal.placement)
         self.origins.append(proposal.origin)
@@ -92,6 +96,7 @@ class Bench:
             sensitivity=lambda: alone,
             noise=self.probe,
             label=self.label,
+            computed=self.computed,
             hurried=lambda: self.hurried,
             rewrites=self.rewrites,
             usual_rewrites=lambda: self.usual,
@@ -408,6 +413,29 @@ def test_what_a_runtime_computes_wrong_is_found_out_and_avoided(
     monkeypatch.setattr(policy, "BLAMES", 0)
     control, _ = where_units_are_wrong(faulty)
     assert np.mean(control) < np.mean(found) - 0.02
+
+
+class Verified(Miscomputing):
+    """With a numeric reference, which has the noise that probes show, or the runtime's, or no time."""
+
+    faulty = (3,)
+    says: float | None = 0.0
+    verified = 0
+
+    def computed(self, placement: Placement) -> Mapping[str, float] | None:
+        self.verified += 1
+        return None if self.says is None else {"out": self.says}
+
+
+@pytest.mark.parametrize(("says", "blamed"), [(1e-4, ["u3"]), (2.0, []), (None, [])])
+def test_a_runtime_is_blamed_for_what_the_numeric_reference_does_not_compute(
+    says: float | None, blamed: list[str]
+) -> None:
+    bench = Verified(0, np.full(N + 1, 1e-4), 1e-2)
+    bench.says = says
+    bench.run()
+    assert [b.unit for b in bench.guided.surrogate.bars.found] == blamed
+    assert bench.verified, "the negative control: probes alone would blame it"
 
 
 class Rewriting(Miscomputing):

@@ -17,7 +17,6 @@ from inlay.measure.lab import Take
 from inlay.measure.race import Meter
 from inlay.model.store import model_bytes
 from inlay.quant.accuracy import Judge
-from inlay.quant.parts import Parts
 from inlay.run.facts import GRAPH, PROFILE, SIZE
 from inlay.run.progress import SearchStep
 from inlay.targets.base import Artifact, KernelTime
@@ -105,9 +104,9 @@ class Evaluator:
         self.tally = Tally()
 
     @property
-    def parts(self) -> Parts:
-        """How outputs are divided where they are compared."""
-        return self._judge.parts
+    def judge(self) -> Judge:
+        """What compares outputs on the selection samples with the float model's."""
+        return self._judge
 
     @property
     def times_kernels(self) -> bool:

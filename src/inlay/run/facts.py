@@ -216,6 +216,8 @@ PROBE_BUDGET: Fact[ProbeBudget] = Fact("probing", ProbeBudget.from_json, ProbeBu
 SENSITIVITY = Fact("sensitivity", _sensitivity, asdict)
 """Noise of every source alone; empty where the probe model does not run."""
 NOISE = Fact("noise", _powers)  # noise of one placement, by its digest; empty where the probe model does not run
+COMPUTED = Fact("computed", lambda data: {str(name): float(noise) for name, noise in data.items()})
+"""Noise of one placement at each output, by the numeric reference; by its digest, empty where it does not run."""
 GRAPH = Fact("graph", str)
 """Digest of the graph that the runtime makes of one candidate, by its key; empty where the target cannot tell."""
 SIZE = Fact("size", int)  # bytes of one candidate as a file of its own, by its key

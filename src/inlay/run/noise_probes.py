@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from inlay.calibrate.scorer import in_process
 from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
@@ -15,12 +16,14 @@ from inlay.measure.costs import FREE, Costs
 from inlay.measure.journal import Journal
 from inlay.model.pool import OpenPool, pooled
 from inlay.prepare.model import PreparedModel
+from inlay.quant.accuracy import Judge
 from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.parts import Parts
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
 from inlay.run.facts import NOISE, PROBE_BUDGET, SENSITIVITY
 from inlay.run.schedule import PROBING_LATE
+from inlay.trial import noise_of
 from inlay.types import Placement
 
 T = TypeVar("T")
@@ -127,3 +130,20 @@ class Probes:
         whole = min(self.seconds, PROBING_LATE * self.search_end().left)
         seconds = max(whole - build_seconds, (1.0 - _MAX_BUILD_SHARE) * whole)
         return probe_budget(probe, self.feeds, seconds, self.clock)
+
+
+def computed_noise(
+    prepared: PreparedModel, table: QParamsTable, placement: Placement, feeds: Sequence[Feed], judge: Judge
+) -> dict[str, float]:
+    """Noise of a placement at each output, by name, as the numeric reference computes it; none where it does not run.
+
+    Args:
+        feeds: the samples of ``judge``, all of which are run: what probes of a few tell of the others is an estimate.
+    """
+    (outcome,) = in_process(prepared, feeds)([(table, placement)])
+    try:
+        return {o.name: noise_of(o.sqnr_db) for o in judge.judge(outcome.result()).outputs}
+    except Late:
+        raise
+    except TargetError:
+        return {}

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from inlay.errors import Late
 from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.budget import Budget, SearchTime
 from inlay.run.confirm.contenders import shows_its_fastest
 from inlay.run.confirm.crossfit import stated_on
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import BASELINE_NS, DONE, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
+from inlay.run.facts import BASELINE_NS, COMPUTED, DONE, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.joined import JoinedStrategy, joined_strategies
 from inlay.run.machine_costs import CostDatabase, MachineCosts, read_costs
-from inlay.run.noise_probes import Probes
+from inlay.run.noise_probes import Probes, computed_noise
 from inlay.run.preparation import Calibrated
 from inlay.run.schedule import PROBING, PROFILING, SOLVING
 from inlay.run.session import Session
@@ -124,6 +125,7 @@ class _Asked:
             profile=self._profile,
             sensitivity=self._sensitivity,
             noise=self._probes.noise,
+            computed=self._computed,
             label=prepared.label,
             hurried=budget.hurried,
             rewrites=prepared.selectable_rewrites,
@@ -138,7 +140,7 @@ class _Asked:
             oracles,
             anchors.trials,
             anchor_units(prepared.graph, prepared.units),
-            outputs=self.evaluator.parts.of_each(prepared.graph.float_outputs),
+            outputs=self.evaluator.judge.parts.of_each(prepared.graph.float_outputs),
             bound=None if least_db is None else noise_of(least_db),
             baseline_ns=self._baseline_ns,
             known=journal.once(KNOWN_COSTS, self._known_costs),
@@ -168,8 +170,20 @@ class _Asked:
             costs=session.plan.costs,
             mask=selection.mask,
             open_pool=session.lab.open_pool,
-            parts=self.evaluator.parts,
+            parts=self.evaluator.judge.parts,
         )
+
+    def _computed(self, placement: Placement) -> Mapping[str, float] | None:
+        """Answers :attr:`~inlay.search.surrogate.Oracles.computed`."""
+        journal, feeds, model = self.session.journal, self.session.inputs.judging.feeds, self.model
+        fact, seconds = COMPUTED.of(placement.digest), len(feeds) * self.session.plan.costs().sample_s
+        if journal.fact(fact) is None and not self.time.end().fits(seconds):
+            return None
+        asked = partial(computed_noise, model.prepared, model.candidates.table, placement, feeds, self.evaluator.judge)
+        try:
+            return journal.once(fact, asked)
+        except Late:
+            return None
 
     @property
     def _baseline_ns(self) -> float:

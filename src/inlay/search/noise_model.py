@@ -11,7 +11,7 @@ Beneath them all lies what the target makes itself where it computes float32 in 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -98,15 +98,19 @@ class NoiseModel:
         self._known[_key(labels)] = (self.sources(labels), capped)
         self._fitted = None
 
-    def excess(self, labels: np.ndarray, accuracy: Accuracy) -> float:
-        """Measured noise over what a probe and the float model show, at the output where that is most.
+    def excess(self, labels: np.ndarray, accuracy: Accuracy, computed: Mapping[str, float] | None = None) -> float:
+        """Measured noise over what is expected, at the output where that is most.
 
         Less than :data:`~inlay.search.policy.HARDLY_ANY_NOISE` is not expected of any.
+
+        Args:
+            computed: what is expected beside the noise of the float model, by output; None for what a probe shows.
         """
-        expected = np.maximum(self._probed(labels) + self._in_float, policy.HARDLY_ANY_NOISE)
-        measured = {o.name: noise_of(o.sqnr_db) for o in accuracy.outputs}
-        pairs = zip(self.outputs, expected, strict=True)
-        return max((measured[name] / noise for name, noise in pairs if name in measured), default=0.0)
+        probed = dict(zip(self.outputs, self._probed(labels), strict=True)) if computed is None else computed
+        below = dict(zip(self.outputs, self._in_float, strict=True))
+        expected = {name: max(probed.get(name, 0.0) + noise, policy.HARDLY_ANY_NOISE) for name, noise in below.items()}
+        found = [noise_of(o.sqnr_db) / expected[o.name] for o in accuracy.outputs if o.name in expected]
+        return max(found, default=0.0)
 
     def compare(self, labels: np.ndarray, accuracy: Accuracy) -> None:
         """Learn from a trial's accuracy: real kernels and all samples make a little more or less noise than probes."""

@@ -108,12 +108,16 @@ class Solver:
         if self._noise is not None and labels.any() and not self.is_wrong(labels, accuracy):
             self._noise.compare(labels, accuracy)
 
-    def is_wrong(self, labels: np.ndarray, accuracy: Accuracy) -> bool:
-        """Whether a model computes something else than its labels say: probes show a fraction of such noise."""
+    def is_wrong(self, labels: np.ndarray, accuracy: Accuracy, computed: Mapping[str, float] | None = None) -> bool:
+        """Whether a model computes something else than its labels say: they account for a fraction of such noise.
+
+        Args:
+            computed: that noise by output, where more is known than a probe shows.
+        """
         self.probe(labels)
         if self._noise is None or not self._noise.knows(labels):
             return False
-        return self._noise.excess(labels, accuracy) > policy.WRONG
+        return self._noise.excess(labels, accuracy, computed) > policy.WRONG
 
     def believe(self, labels: np.ndarray, accuracy: Accuracy) -> None:
         """Learn from the accuracy of a model that is wrong for no reason that was found."""
