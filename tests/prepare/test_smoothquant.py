@@ -19,6 +19,7 @@ from inlay.model.load import load
 from inlay.model.pool import Stored, pooled
 from inlay.model.reference import Session
 from inlay.prepare import smoothquant
+from inlay.prepare.candidate_writer import CandidateWriter, tuned_for
 from inlay.prepare.model import PreparedModel, Request, prepare
 from inlay.prepare.smoothquant import ProductNoise, QuantMode, Scales, Variant, find_scales, smoothed
 from inlay.quant import padding_propagation
@@ -120,6 +121,16 @@ def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) 
         float(np.square(outputs(p, p.label({"product": "dynamic"}), unseen) - exact).sum()) for p in (plain, even)
     )
     assert after < before / 4.0
+
+
+def test_a_model_whose_outliers_moved_says_whom_it_was_tuned_for(tmp_path: Path) -> None:
+    plain = prepared_model(dense(), tmp_path)
+    facts = {"target": "here", "isa": "avx2"}
+    told = replace(plain, request=replace(plain.request, tuned_for=facts))
+    for prepared in (told, smoothed(told, scales_of(told), feeds()[0])):
+        writer = CandidateWriter(prepared, QParamsTable(prepared.graph, prepared.rules, {}), "none", "here")
+        said = {p.key: p.value for p in writer.proto(Placement()).metadata_props}
+        assert tuned_for(said) == facts
 
 
 def test_a_reshape_that_keeps_the_channels_is_looked_through(tmp_path: Path) -> None:

@@ -98,7 +98,9 @@ def test_both_passes_are_quantized(tmp_path: Path) -> None:
     prepared = where_taken(space.prepared, feeds)
     products = {f"{n}_{what}_node" for n in ("with", "without") for what in ("q", "k", "v", "up", "down", "logits")}
     assert products <= {u.name for u in prepared.selectable}
-    assert prepared.shown == ((1, 8), (0, 4)), "a step with the cache and one without, by how many are like them"
+    assert prepared.request.shown == ((1, 8), (0, 4)), (
+        "a step with the cache and one without, by how many are like them"
+    )
     placement = space.prepared.label(products)
     emitted = space.emit(placement)
     for body in bodies(emitted.graph):

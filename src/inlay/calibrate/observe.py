@@ -116,7 +116,7 @@ def observe(
     values = _observed(prepared, imported)
     order = spread(len(feeds))[:most]
     model, limits = Stored(prepared.emitter.base, prepared.store), limits_of(graph)
-    positions = find_positions(model.proto, model.store, graph, feeds, samples.mask, prepared.padded_by)
+    positions = find_positions(model.proto, model.store, graph, feeds, samples.mask, prepared.request.padded_by)
     halved = tuple({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
     given, batches = _batched(prepared, values)
     for number, batch in enumerate(batches):  # the first one finds out how many samples there is time for

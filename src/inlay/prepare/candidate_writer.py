@@ -83,8 +83,8 @@ class CandidateWriter:
     def proto(self, placement: Placement) -> onnx.ModelProto:
         """The model, with weights in the store. Raises ModelError."""
         facts = metadata(self._target, placement, self._calibration) if len(placement) else {}
-        if self._prepared.tuned_for:
-            facts = {**facts, TUNED_FOR: json.dumps(dict(self._prepared.tuned_for), sort_keys=True)}
+        if tuned := self._prepared.request.tuned_for:
+            facts = {**facts, TUNED_FOR: json.dumps(dict(tuned), sort_keys=True)}
         return nested(self._prepared.emitter.emit(placement, self.table, facts))
 
     def write(self, placement: Placement) -> Artifact:

@@ -39,13 +39,19 @@ from inlay.types import Placement, PortRewrite
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What a model is prepared for."""
+    """What a model is prepared for, and on: the same for every form of it."""
 
     target: Capabilities  # what the target runs, and its rewrites
     nodes: Sequence[str] = ()  # globs over node names; only units with a matching node may be quantized. Empty for all
     recipe: Recipe | None = None  # rules of the user; units that these keep in float are left alone
     # branches of Ifs, by their tags, that no sample takes, so that ranges in them are not known
     untaken: frozenset[str] = frozenset()
+    # samples, by number, that together run every body that some sample runs, with how many each stands for
+    shown: tuple[tuple[int, int], ...] = ((0, 1),)
+    # the input that the model was found to go by where samples hold padding; empty where that is not known
+    padded_by: str = ""
+    # what written models say that they are for: facts of the target's fingerprint
+    tuned_for: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,14 +69,8 @@ class PreparedModel:
     emitter: Emitter  # writes candidates
     allowed: frozenset[str] | None = None  # names of the nodes that the search is restricted to; None for all
     resolved: Resolved | None = None  # what the user's recipe amounts to; None without one
-    # the input that it was found to go by where samples hold padding; empty where that is not known
-    padded_by: str = ""
-    # samples, by number, that together run every body that some sample runs, with how many each stands for
-    shown: tuple[tuple[int, int], ...] = ((0, 1),)
     # units that do not compute in the base's half precision although they can, by name, each with why
     kept_wide: Mapping[str, str] = field(default_factory=dict)
-    # what written models say that they are for: facts of the target's fingerprint
-    tuned_for: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:
@@ -108,8 +108,8 @@ class PreparedModel:
     ) -> tuple[PreparedModel, Mapping[str, np.ndarray]]:
         """The same with another form of the normalized model, and the outputs of that for ``feed``."""
         seen = run_visibly(model, self.store, feed)  # weights that stay are stored already
-        changed = _indexed(self.file, replace(self.normalized, model=model), self.extraction, self.request, feed, seen)
-        return replace(changed, padded_by=self.padded_by, shown=self.shown), seen.outputs
+        normalized = replace(self.normalized, model=model)
+        return _indexed(self.file, normalized, self.extraction, self.request, feed, seen), seen.outputs
 
     def label(self, precisions: Mapping[str, str] | Collection[str]) -> Placement:
         """The placement in which the named units have these precisions; static where only names are given."""
@@ -264,9 +264,9 @@ def where_taken(prepared: PreparedModel, feeds: Sequence[Mapping[str, np.ndarray
         taken = frozenset(branch for branch, value in inside.items() if value in found)
         alike.setdefault(taken, []).append(number)
         untaken -= taken
-    request = replace(prepared.request, untaken=untaken)
-    units = _taken(prepared.units, graph, untaken)
-    return replace(prepared, request=request, units=units, shown=_covering(alike, frozenset(inside) - untaken))
+    shown = _covering(alike, frozenset(inside) - untaken)
+    request = replace(prepared.request, untaken=untaken, shown=shown)
+    return replace(prepared, request=request, units=_taken(prepared.units, graph, untaken))
 
 
 def _covering(alike: Mapping[frozenset[str], Sequence[int]], every: frozenset[str]) -> tuple[tuple[int, int], ...]:

@@ -95,7 +95,7 @@ def find_scales(
         with limited(lambda: deadline.left):
             base, store, graph = prepared.emitter.base, prepared.store, prepared.graph
             positions = find_positions(base, store, graph, feeds, mask)
-            prepared = replace(prepared, padded_by=positions.mask)
+            prepared = replace(prepared, request=replace(prepared.request, padded_by=positions.mask))
             values = [*dict.fromkeys([*(i.value for i in inputs), *judged])]
             session = PiecewiseSession(base, store, values, briefly=True)
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)

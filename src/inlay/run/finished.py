@@ -83,8 +83,7 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
     prepared = prepare(file, target, feed, work, extraction=extraction, sizes=journal.fact(FROZEN))
     prepared = smoothed(prepared, journal.fact(EQUALIZATION) or {}, feed)
     prepared = keep_wide(prepared, journal.fact(KEPT_WIDE) or {})
-
-    prepared = replace(prepared, tuned_for=known.tuned_for)
+    prepared = replace(prepared, request=replace(prepared.request, tuned_for=known.tuned_for))
 
     def write(placement: Placement, path: Path) -> Artifact:
         try:

@@ -99,7 +99,8 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     session.stage("normalize and index the model")
     facts = session.worker.fingerprint.facts
     target = Capabilities.of(create(config.target, facts), config.quant_type, config.max_opset, config.base)
-    prepared = replace(prepare_model(session, target), tuned_for=belongs(session.worker.fingerprint))
+    prepared = prepare_model(session, target)
+    prepared = replace(prepared, request=replace(prepared.request, tuned_for=belongs(session.worker.fingerprint)))
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
     prepared = in_half(session, without_outliers(session, prepared))
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
@@ -139,7 +140,7 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
     feed, frozen = samples.feeds[0], inputs.frozen
     prepared = prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction, frozen)
     prepared = where_taken(prepared, samples.feeds)
-    session.inputs = session.inputs.timed_on(prepared.shown)
+    session.inputs = session.inputs.timed_on(prepared.request.shown)
     return prepared
 
 
@@ -259,7 +260,7 @@ def _candidates(
     digest, runtime = choice.digest(seen, str(sorted(map(str, fixed.items())))), worker.fingerprint.digest
     table = choice.table(prepared, seen, fixed)
     journal.record_fact(
-        CALIBRATION, CalibrationRecord(digest, runtime, config.target, table.as_json(), prepared.tuned_for)
+        CALIBRATION, CalibrationRecord(digest, runtime, config.target, table.as_json(), prepared.request.tuned_for)
     )
     journal.record_feed("shapes", parts.calibration.feeds[0])
     usual: list[tuple[str, Artifact]] = []

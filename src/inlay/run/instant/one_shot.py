@@ -144,8 +144,9 @@ class OneShot:
             raise ModelError(f"{file.path} does not run on {worker.fingerprint.target}: {error}") from error
         extraction = strip_qdq(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=asked.sizes)
-        prepared = replace(where_taken(prepared, samples.feeds), tuned_for=belongs(worker.fingerprint))
-        shown = prepared.shown
+        prepared = where_taken(prepared, samples.feeds)
+        prepared = replace(prepared, request=replace(prepared.request, tuned_for=belongs(worker.fingerprint)))
+        shown = prepared.request.shown
         if asked.real and extraction is None:
             soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
