@@ -69,7 +69,7 @@ def _files(subject: Subject, folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     (work / "plain").mkdir(parents=True)
     with HERE.start(paired.TARGET, work, usual_limit) as worker:
-        asked = QuantizeRequest(file=file, target=paired.TARGET, samples=samples, specs=specs)
+        asked = QuantizeRequest(file=file, target=paired.TARGET, samples=samples)
         evened = OneShot.open(asked, target, worker, work, in_reference(file))
         plain = prepare(file, target, samples.feeds[0], work / "plain")
         for recipe in RECIPES:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 
-from inlay.data import FixedValues, bound, common_sizes
+from inlay.data import FixedValues, common_sizes
 from inlay.errors import UsageError
 from inlay.files import as_file_name, refuse_overwriting
 from inlay.installed import AFTER_TUNE, SEVERAL_TARGETS, joined
@@ -292,7 +292,6 @@ def quantize(
             file=given.file,
             target=spec,
             samples=samples,
-            specs=bound(given.specs, common),
             rules=rules,
             quant_type=wish.quant_type,
             base=wish.base,

@@ -27,7 +27,7 @@ from inlay.run.noise_probes import Probes
 from inlay.targets.onnxruntime.target import capabilities_for
 from tests.support.pool import PoolHere
 
-Made = tuple[PreparedModel, QParamsTable, list[dict[str, np.ndarray]]]
+Made = tuple[PreparedModel, QParamsTable, Samples]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
     feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(5)]
     prepared = prepare(load(folder / "m.onnx"), capabilities_for(), feeds[0], folder)
-    observed = observe(prepared, Samples(tuple(feeds), "feeds", "test"))
-    return prepared, CalibrationChoice("minmax").table(prepared, observed), feeds
+    samples = Samples(tuple(feeds), "feeds", "test")
+    return prepared, CalibrationChoice("minmax").table(prepared, observe(prepared, samples)), samples
 
 
 class _Counted:
@@ -78,9 +78,9 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def test_a_short_budget_is_kept(made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared, table, feeds = made
+    prepared, table, samples = made
     clock = _Counted(monkeypatch)
-    probes = Probes(prepared, table, feeds, journal, 24.0, clock)
+    probes = Probes(prepared, table, samples, journal, 24.0, clock)
     found = probes.sensitivity()
     assert len(found.values) == 21  # every value has a figure, though 41 sources do not fit
     assert len(found.constants) == 20
@@ -91,9 +91,9 @@ def test_a_short_budget_is_kept(made: Made, journal: Journal, monkeypatch: pytes
 def test_a_long_budget_takes_every_source_on_several_samples(
     made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared, table, feeds = made
+    prepared, table, samples = made
     clock = _Counted(monkeypatch)
-    Probes(prepared, table, feeds, journal, 150.0, clock).sensitivity()
+    Probes(prepared, table, samples, journal, 150.0, clock).sensitivity()
     fits = journal.fact(PROBE_BUDGET)
     assert fits is not None
     assert (fits.ranked_samples, fits.placement_samples, fits.source_samples) == (5, 5, 3)
@@ -102,13 +102,13 @@ def test_a_long_budget_takes_every_source_on_several_samples(
 
 @pytest.mark.parametrize("sound", [1000, 50])
 def test_several_hands_find_the_noise_that_one_does(made: Made, tmp_path: Path, sound: int) -> None:
-    prepared, table, feeds = made
+    prepared, table, samples = made
     pool, slow = PoolHere(2, sound), replace(FREE, sample_s=1.0)
     found: list[Sensitivity] = []
     for open_pool in (None, pool.open_pool):
         journal = Journal(tmp_path / f"{len(found)}.sqlite", {"a": "b"})
         journal.record_fact(PROBE_BUDGET, ProbeBudget(5, 5, 3, 41))
-        probes = Probes(prepared, table, feeds, journal, 9.0, costs=lambda: slow, open_pool=open_pool)
+        probes = Probes(prepared, table, samples, journal, 9.0, costs=lambda: slow, open_pool=open_pool)
         found.append(probes.sensitivity())
         journal.close()
     assert found[0] == found[1]
@@ -117,15 +117,15 @@ def test_several_hands_find_the_noise_that_one_does(made: Made, tmp_path: Path, 
 
 
 def test_answers_come_from_the_journal(made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared, table, feeds = made
+    prepared, table, samples = made
     clock = _Counted(monkeypatch)
-    first = Probes(prepared, table, feeds, journal, 30.0, clock)
+    first = Probes(prepared, table, samples, journal, 30.0, clock)
     placement = prepared.label(frozenset({"c3", "c4"}))
     alone, noise = first.sensitivity(), first.noise(placement)
     assert noise is not None
     assert noise[0] > 0.0
     before = clock.now
-    again = Probes(prepared, table, feeds, journal, 30.0, clock)
+    again = Probes(prepared, table, samples, journal, 30.0, clock)
     assert again.sensitivity() == alone
     assert again.noise(placement) == noise
     assert clock.now == before
@@ -141,7 +141,7 @@ def test_a_probe_model_that_does_not_run_is_no_failure(
         raise RunFailed("no")
 
     monkeypatch.setattr(NoiseProbe, "__init__", broken)
-    prepared, table, feeds = made
-    probes = Probes(prepared, table, feeds, journal, 30.0)
+    prepared, table, samples = made
+    probes = Probes(prepared, table, samples, journal, 30.0)
     assert not probes.sensitivity().values
     assert probes.noise(prepared.label(frozenset({"c3"}))) is None

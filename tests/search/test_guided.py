@@ -93,6 +93,7 @@ class Bench:
         alone = Sensitivity({v: (float(x),) for v, x in zip(values, self.noise, strict=True)})
         oracles = Oracles(
             profile=lambda placement: self.profile(placement) if self.profiles else [],
+            outputs=["out"],
             sensitivity=lambda: alone,
             noise=self.probe,
             label=self.label,
@@ -108,7 +109,6 @@ class Bench:
             oracles,
             anchors,
             names,
-            outputs=["out"],
             bound=self.bound,
             baseline_ns=self.base_ns,
             priced=self.priced,

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from inlay.data import Samples, input_specs
+from inlay.data import Samples
 from inlay.errors import InlayError
 from inlay.model.graph import build_graph
 from inlay.model.load import ModelFile
@@ -122,9 +122,8 @@ def write_static(
     recipe = static_recipe(apart, rules)
     if recipe is None or samples.kind == "random":
         return False
-    specs = input_specs(file.model)
     try:
-        quantize(QuantizeRequest(file=file, target=spec, samples=samples, specs=specs, rules=recipe), out)
+        quantize(QuantizeRequest(file=file, target=spec, samples=samples, rules=recipe), out)
     except InlayError:  # whatever it is, the file can be mended in other ways
         return False
     return True

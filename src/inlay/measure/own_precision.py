@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.deadline import Clock, Deadline
+from inlay.deadline import Deadline
 from inlay.errors import TargetError
 from inlay.measure.client import Worker
 from inlay.measure.panel import time_in_turn
@@ -36,8 +36,7 @@ def gain_in_float32(
     feed: Path,
     slot_ns: int,
     rng: np.random.Generator,
-    clock: Clock,
-    look_s: float,
+    until: Callable[[], Deadline],
 ) -> tuple[Interval | None, Worker | None]:
     """How much faster a model is in float32, by paired readings, and the worker for it where it :func:`is_faster`.
 
@@ -47,7 +46,7 @@ def gain_in_float32(
     Args:
         start: starts a worker; all but the one that is returned are ended here.
         slot_ns: nanoseconds that one reading should take at least.
-        look_s: seconds of readings, behind which no further block of a look is begun.
+        until: when a look that begins now ends: no further block of it is begun behind that.
 
     Returns:
         No gain where there was no time for it, or the model does not run in one of them.
@@ -61,8 +60,8 @@ def gain_in_float32(
         try:
             for worker in workers.values():  # a model's first inferences take longer, those of any shapes by far
                 worker.time([model], feed, 1, slot_ns, int(rng.integers(2**31)))
-            end, rows = Deadline(clock=clock).within(look_s), dict.fromkeys(workers, files)
-            found = time_in_turn(workers, rows, feed, BLOCKS, slot_ns, rng, lambda: end.left, clock)
+            end, rows = until(), dict.fromkeys(workers, files)
+            found = time_in_turn(workers, rows, feed, BLOCKS, slot_ns, rng, lambda: end.left, end.clock)
         except TargetError:
             return None
         return None if found.failed else found.ratio((_MODEL, _OWN), (_MODEL, _EXACT))

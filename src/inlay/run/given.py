@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data import Samples, save_feed, shapes_of
+from inlay.deadline import Deadline
 from inlay.errors import JournalError, NoDevice, TargetError, TimedOut, UsageError
 from inlay.measure.client import Worker
 from inlay.measure.lab import Take
@@ -206,8 +207,7 @@ def _choose_precision(session: Session, file: Artifact) -> PrecisionChoice | Non
             feed=feed,
             slot_ns=config.protocol.slot_ns,
             rng=rng,
-            clock=session.lab.clock,
-            look_s=most_s,
+            until=lambda: Deadline(clock=session.lab.clock).within(most_s),
         )
     for each in started:
         if each is not chosen:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from inlay.calibrate.scorer import in_process
-from inlay.data import AUTO_MASK, Feed
+from inlay.data import Feed, Samples
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.measure.costs import FREE, Costs
@@ -42,7 +42,7 @@ class Probes:
 
     prepared: PreparedModel  # the model
     table: QParamsTable  # qparams
-    feeds: Sequence[Feed]  # the selection samples
+    samples: Samples  # those of the selection
     journal: Journal  # keeps the answers
     seconds: float  # for probing every source
     clock: Callable[[], float] = time.monotonic  # returns seconds
@@ -50,17 +50,15 @@ class Probes:
     # when the search must end, by what is known at the time; what does not fit is not asked, and not journaled either
     search_end: Callable[[], Deadline] = lambda: NEVER
     costs: Callable[[], Costs] = lambda: FREE  # what steps take, by what is known at the time
-    mask: str = AUTO_MASK  # the input that tells which positions are padding
     # for the noise of every source; the samples and questions that fit are found out here
     open_pool: OpenPool | None = None
     parts: Parts = field(default_factory=Parts)  # how outputs are divided
-    _probe: NoiseProbe | None = None
-    _broken: bool = False
+    _probe: NoiseProbe | TargetError | None = None  # the model, or that it does not run
 
     def noise(self, placement: Placement) -> Powers | None:
         """Noise of a placement at each float output, or None where the probe model does not run."""
         fact = NOISE.of(placement.digest)
-        if self.journal.fact(fact) is None and not self._fits(len(self.feeds)):
+        if self.journal.fact(fact) is None and not self._fits(len(self.samples)):
             return None
         try:
             return self.journal.once(fact, lambda: self._asked(partial(self._noise, placement), ())) or None
@@ -69,7 +67,7 @@ class Probes:
 
     def _fits(self, inferences: int) -> bool:
         costs = self.costs()
-        build_s = 0.0 if self._probe is not None else costs.candidate_build_s
+        build_s = 0.0 if isinstance(self._probe, NoiseProbe) else costs.candidate_build_s
         return self.search_end().fits(build_s + inferences * costs.sample_s)
 
     def _noise(self, placement: Placement) -> Powers:
@@ -111,25 +109,24 @@ class Probes:
 
     def _built(self) -> NoiseProbe:
         """The probe model. Raises TargetError where it does not run."""
-        if self._broken:
-            raise TargetError("the probe model does not run")
+        if isinstance(self._probe, TargetError):
+            raise self._probe
         if self._probe is None:
-            self._broken = True
-            begun = self.clock()
-            prepared = self.prepared
+            self._probe = TargetError("the probe model does not run")  # until it did
+            begun, prepared = self.clock(), self.prepared
             probe = NoiseProbe(
                 prepared.probe_base, prepared.store, prepared.graph, prepared.units, prepared.rules, self.table
             )
             budget = self.journal.once(PROBE_BUDGET, lambda: self._fitting(probe, self.clock() - begun))
-            probe.use(self.feeds[: budget.ranked_samples], self.mask, self.parts)
-            self._probe, self._broken = probe, False
+            probe.use(self.samples.feeds[: budget.ranked_samples], self.samples.mask, self.parts)
+            self._probe = probe
         return self._probe
 
     def _fitting(self, probe: NoiseProbe, build_seconds: float) -> ProbeBudget:
         """What fits into the time that building leaves."""
         whole = min(self.seconds, PROBING_LATE * self.search_end().left)
         seconds = max(whole - build_seconds, (1.0 - _MAX_BUILD_SHARE) * whole)
-        return probe_budget(probe, self.feeds, seconds, self.clock)
+        return probe_budget(probe, self.samples.feeds, seconds, self.clock)
 
 
 def computed_noise(

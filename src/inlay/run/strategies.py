@@ -123,6 +123,7 @@ class _Asked:
         prepared, journal, config = self.model.prepared, self.session.journal, self.session.inputs.config
         oracles = Oracles(
             profile=self._profile,
+            outputs=self.evaluator.judge.parts.of_each(prepared.graph.float_outputs),
             sensitivity=self._sensitivity,
             noise=self._probes.noise,
             computed=self._computed,
@@ -140,7 +141,6 @@ class _Asked:
             oracles,
             anchors.trials,
             anchor_units(prepared.graph, prepared.units),
-            outputs=self.evaluator.judge.parts.of_each(prepared.graph.float_outputs),
             bound=None if least_db is None else noise_of(least_db),
             baseline_ns=self._baseline_ns,
             known=journal.once(KNOWN_COSTS, self._known_costs),
@@ -162,13 +162,12 @@ class _Asked:
         return Probes(
             self.model.prepared,
             self.model.candidates.table,
-            selection.feeds,
+            selection,
             session.journal,
             PROBING * (session.inputs.config.budget_s or DEFAULT_BUDGET_S),
             spent=self.probing_s,
             search_end=self.time.end,
             costs=session.plan.costs,
-            mask=selection.mask,
             open_pool=session.lab.open_pool,
             parts=self.evaluator.judge.parts,
         )

@@ -36,14 +36,9 @@ class Solver:
         chosen: Mapping[str, Mapping[str, str]],
         patience: Callable[[], float] = lambda: policy.MILP_SECONDS,
     ) -> None:
-        self._graph = graph
-        self._outputs = outputs
-        self._allowance = allowance
-        self._sensitivity = sensitivity
-        self._probe = probe
-        self._anchors = anchors
-        self._chosen = chosen
-        self._patience = patience
+        self._graph, self._outputs, self._allowance = graph, outputs, allowance
+        self._sensitivity, self._probe, self._patience = sensitivity, probe, patience
+        self._anchors, self._chosen = anchors, chosen
         self._noise: NoiseModel | None = None
         self._believed = set[bytes]()
 

@@ -66,7 +66,8 @@ class Oracles:
 
     # kernel times of a placement; empty when it cannot be profiled
     profile: Callable[[Placement], Sequence[KernelTime]]
-    sensitivity: Callable[[], Sensitivity]  # noise of every source alone, at the float outputs
+    outputs: Sequence[str]  # names of the float outputs at which noise is told
+    sensitivity: Callable[[], Sensitivity]  # noise of every source alone
     noise: Callable[[Placement], Powers | None]  # noise of a placement, by a probe; None where it cannot be probed
     label: Callable[[Mapping[str, str]], Placement]  # the placement in which the named units have these precisions
     # noise of a placement at each output, by name, as the numeric reference computes it on every sample that trials are
@@ -112,7 +113,6 @@ class Surrogate:
         oracles: profiles and probes.
         anchors: trials of the anchors by name, complete by the time of the first call.
         chosen: for each anchor's name, the precisions of its units by name.
-        outputs: names of the float outputs, as in the sensitivities.
         bound: noise over signal that the SQNR bound allows; None where there is no such bound.
         known: unit and boundary costs by signature, from earlier runs.
         priced: costs by the processor's table, NaN where it has none, shape (parameters,); empty without one.
@@ -137,23 +137,19 @@ class Surrogate:
         anchors: Mapping[str, Trial],
         chosen: Mapping[str, Mapping[str, str]],
         *,
-        outputs: Sequence[str],
         bound: float | None,
         baseline_ns: float,
         known: Mapping[str, float] | None = None,
         priced: np.ndarray | None = None,
     ) -> None:
-        self.graph = graph
+        self.graph, self.oracles = graph, oracles
+        self._anchors, self._chosen, self._baseline_ns = anchors, chosen, baseline_ns
         self._priced = None if priced is None or not priced.size else priced
-        self.oracles = oracles
-        self._anchors = anchors
-        self._chosen = chosen
-        self._baseline_ns = baseline_ns
         self.cost_model = CostModel(graph, known, None if oracles.profiles else self._at_pace(baseline_ns))
         self.allowance = NoiseAllowance(bound)
         self.solver = Solver(
             graph,
-            outputs,
+            oracles.outputs,
             self.allowance,
             oracles.sensitivity,
             lambda labels: oracles.noise(self.placement(labels)),

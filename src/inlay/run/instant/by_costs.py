@@ -153,8 +153,8 @@ def choose_by_costs(
     table, digest = calibration.table(prepared, observed), calibration.digest(observed)
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)
-    feeds, parts = samples.feeds if one_shot.asked.real else (), one_shot.judge.parts
-    instant = Instant(prepared, known, table, every, feeds, bound_db, deadline=until, mask=samples.mask, parts=parts)
+    parts = one_shot.judge.parts
+    instant = Instant(prepared, known, table, every, samples, bound_db, deadline=until, parts=parts)
     race = _Race(one_shot, writer, instant, bound_db, deadline)
     race.here = here
     winner, how = race.run()

@@ -13,7 +13,7 @@ import numpy as np
 from inlay.calibrate import policy
 from inlay.calibrate.observe import halves
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.data import InputSpec, Samples, Workload, fixed_values, save_feed
+from inlay.data import InputSpec, Samples, Workload, bound, fixed_values, input_specs, save_feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
@@ -65,7 +65,6 @@ class QuantizeRequest:
     file: ModelFile  # the ONNX model
     target: TargetSpec  # where it will run
     samples: Samples  # real ones, or random ones, which neither choose ranges nor measure accuracy
-    specs: Sequence[InputSpec]  # of the inputs, with the sizes that dynamic dimensions have
     # which operators, in which types; None for the fastest within the bound of a few that are built, by the
     # processor's cost table and their own profiles, and for the target's usual one where it tells no latencies
     rules: Recipe | None = None
@@ -77,6 +76,11 @@ class QuantizeRequest:
     seed: int = 0  # of the variations, and of the order of measurements
     max_opset: int | None = None  # the newest opset that the file may have
     costs: Path | None = None  # a cost table that goes before those that are known
+
+    @cached_property
+    def specs(self) -> Sequence[InputSpec]:
+        """The inputs, with the sizes that dynamic dimensions have."""
+        return bound(input_specs(self.file.model), self.sizes)
 
     @property
     def real(self) -> bool:

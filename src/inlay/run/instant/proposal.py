@@ -18,7 +18,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from inlay.data import AUTO_MASK, Feed
+from inlay.data import Samples
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TargetError
 from inlay.prepare.model import PreparedModel
@@ -76,7 +76,7 @@ class Instant:
     Args:
         known: the processor's table, or those of several that one file is for; none where there is none.
         usual: all that the usual recipe quantizes.
-        feeds: samples on which noise is probed; none where noise does not matter.
+        samples: on which noise is probed where there is a bound.
         bound_db: least SQNR of the worst output; None for no bound.
     """
 
@@ -86,14 +86,13 @@ class Instant:
         known: MachineCosts,
         table: QParamsTable,
         usual: Placement,
-        feeds: Sequence[Feed],
+        samples: Samples,
         bound_db: float | None,
         *,
         deadline: Deadline = NEVER,
-        mask: str = AUTO_MASK,
         parts: Parts | None = None,
     ) -> None:
-        self._prepared, self._table, self._feeds, self._deadline = prepared, table, feeds, deadline
+        self._prepared, self._table, self._samples, self._deadline = prepared, table, samples, deadline
         self._graph = build_unit_graph(prepared.graph, prepared.units)
         parameters, offered = CostParameters(self._graph), prepared.selectable_rewrites
         self._tables = known.several or {"": known.table or CostTable()}
@@ -102,9 +101,9 @@ class Instant:
         self._here: CostModel | None = None
         self._price(np.ones(parameters.size))
         self._priced, self._usual = known.table is not None, usual
-        self._bound_db = bound_db if feeds else None
+        self._bound_db = bound_db
         self._optimism_db: float | None = None
-        self._mask, self._parts = mask, Parts() if parts is None else parts
+        self._parts = Parts() if parts is None else parts
         self._built: set[bytes] = set()
         self._noises: dict[bytes, Powers] = {}
         self._pace_s = 0.0  # of a question on one sample, once one was asked
@@ -271,8 +270,9 @@ class Instant:
             base, store, graph = prepared.probe_base, prepared.store, prepared.graph
             probe = NoiseProbe(base, store, graph, prepared.units, prepared.rules, self._table, briefly=True)
             seconds = min(_PROBING_S, _PROBING_SHARE * self._deadline.left)
-            budget = probe_budget(probe, self._feeds, seconds, self._deadline.clock)
-            probe.use(self._feeds[: budget.ranked_samples], self._mask, self._parts)
+            feeds = self._samples.feeds
+            budget = probe_budget(probe, feeds, seconds, self._deadline.clock)
+            probe.use(feeds[: budget.ranked_samples], self._samples.mask, self._parts)
         except TargetError:
             return None
         return probe, budget
