@@ -15,7 +15,7 @@ from benchmarks import honesty
 
 from inlay.deadline import Deadline
 from inlay.errors import Late, UsageError
-from inlay.measure.costs import Costs
+from inlay.measure.costs import Costs, Ending
 from inlay.measure.in_process import Clock, simulated
 from inlay.measure.journal import Journal
 from inlay.model.child import Child, Part
@@ -247,8 +247,8 @@ def test_readings_leave_time_for_judging_the_winner_on_all_samples() -> None:
     """Unless there is no time for both: without readings there is no winner. Rounding weights anew is counted."""
     clock = Clock()
     plain = Costs.assumed(worker_s=1.0, build_s=0.1, inference_s=0.01, slot_ns=4_000_000)
-    costs = replace(plain, crossed=10, rounding_s=3.0)
-    assert costs.crossing_s(10, 10) - replace(costs, rounding_s=0.0).crossing_s(10, 10) == pytest.approx(3.0)
+    costs = replace(plain, ending=Ending(crossed=10, rounding_s=3.0))
+    assert costs.crossing_s(10, 10) - plain.crossing_s(10, 10) == pytest.approx(3.0)
     effort = efforts(TuneConfig(), costs.inference_s)[0]
     plan = replace(schedule(100.0, clock=clock), costs=lambda: costs)
     end = plan.before_writing
@@ -261,7 +261,7 @@ def test_readings_leave_time_for_judging_the_winner_on_all_samples() -> None:
 def test_a_verdict_of_the_users_evaluation_goes_before_all_but_the_fewest_readings() -> None:
     """And what is planned for further ones is no reason to find nothing that could be evaluated."""
     plain = Costs.assumed(worker_s=1.0, build_s=0.1, inference_s=0.01, slot_ns=4_000_000)
-    costs = replace(plain, evaluating_s=5.0, evaluating_more_s=4.0)
+    costs = replace(plain, ending=Ending(evaluating_s=5.0, evaluating_more_s=4.0))
     effort, *_, least = efforts(TuneConfig(), costs.inference_s)
     assert effort.seconds(costs, 3) - effort.seconds(plain, 3) == pytest.approx(1.1 * 9.0)
     assert least.seconds(costs, 3) - least.seconds(plain, 3) == pytest.approx(1.1 * 5.0)

@@ -19,8 +19,8 @@ from inlay.measure.client import Worker
 from inlay.measure.paired import Series
 from inlay.quant.accuracy import Bound
 from inlay.run.confirm.contenders import Entry
-from inlay.run.confirm.delivered import Confirmed, best_of, ratio_of
-from inlay.run.confirm.verification import Rejected, Verifier
+from inlay.run.confirm.delivered import Confirmed, Rounds, best_of, ratio_of
+from inlay.run.confirm.verification import OnOthers, Rejected, Verifier
 from inlay.run.evaluate import Candidate
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
@@ -31,6 +31,7 @@ from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal,
 from inlay.types import Placement, Port, QType
 
 FILE = Artifact(Path("model.onnx"), "digest")
+EFFORT = Effort(5, 1, 3, 8)
 QUANTIZED = Placement([(Port("conv", 0), QType.UINT8)])
 
 
@@ -50,7 +51,7 @@ def confirmed(*found: Rejected) -> Confirmed:
         file=FILE.path,
         placement=Placement(),
         rejected=found,
-        effort=Effort(5, 1, 3, 8),
+        rounds=Rounds(effort=EFFORT),
     )
 
 
@@ -82,7 +83,8 @@ def test_a_sturdy_model_replaces_one_that_is_hardly_faster_and_never_below_an_an
         gained = Interval(speedup, speedup, speedup)
         searched = SimpleNamespace(sqnr_db=25.0)
         best = SimpleNamespace(is_float=False, confirmed=True, speedup=gained, selection=searched, origin="cut 1")
-        return replace(confirmed(), best=cast(Best, best), lacks_db=lacks_db, anchor_speedup=anchor)
+        rounds, others = Rounds(effort=EFFORT, anchor_speedup=anchor), OnOthers(lacks_db=lacks_db)
+        return replace(confirmed(), best=cast(Best, best), rounds=rounds, on_others=others)
 
     fragile, sturdy = decided(1.3, 2.0), decided(1.2, 0.0)
     assert fragile.least_db(20.0) == 27.0

@@ -17,6 +17,7 @@ from inlay.model.load import file_sha256
 from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed, best_of
 from inlay.run.confirm.earlier import WINNER
+from inlay.run.confirm.verification import OnOthers
 from inlay.run.evaluate import Candidate
 from inlay.testing import random_feed, small_model
 from inlay.trial import Interval
@@ -45,11 +46,9 @@ def leave_open(
             placement=Placement(),
             key=base.key,
             rejected=(),
-            measured=measured,
+            rounds=replace(found.rounds, measured=measured, given_up=given_up),
             undecided=OPEN,
-            evidence=None,
-            each_db=(),
-            given_up=given_up,
+            on_others=OnOthers(),
         )
 
     monkeypatch.setattr(Confirmation, "decide", undecided)

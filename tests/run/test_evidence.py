@@ -26,9 +26,9 @@ from inlay.quant.tolerance import state
 from inlay.report.page import accuracy_words
 from inlay.report.page import verdict as page_verdict
 from inlay.run.confirm.contenders import Entry
-from inlay.run.confirm.delivered import Confirmed
+from inlay.run.confirm.delivered import Confirmed, Rounds
 from inlay.run.confirm.evidence import Evidence, most_credible
-from inlay.run.confirm.verification import Verifier
+from inlay.run.confirm.verification import OnOthers, Verifier
 from inlay.run.evaluate import Candidate
 from inlay.run.evaluation.judging import ScoreFound, Verdict
 from inlay.run.result import Best
@@ -135,15 +135,14 @@ def confirmed(speedup: float, evidence: Evidence | None, low: float | None = Non
     gained = Interval(speedup, speedup if low is None else low, speedup)
     searched = SimpleNamespace(sqnr_db=25.0)
     best = SimpleNamespace(is_float=False, confirmed=True, speedup=gained, selection=searched, origin="cut 1")
-    effort = Effort(5, 1, 3, 8)
     return Confirmed(
         best=cast(Best, best),
         baseline_ms=1.0,
         file=Path("m.onnx"),
         placement=Placement(),
         rejected=(),
-        effort=effort,
-        evidence=evidence,
+        rounds=Rounds(effort=Effort(5, 1, 3, 8)),
+        on_others=OnOthers(evidence=evidence),
     )
 
 

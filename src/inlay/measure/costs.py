@@ -14,6 +14,17 @@ _OBSERVING = 4
 _WARMING = 5  # inferences that tell how many of them fill a slot
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What the winner has to go through besides readings in fresh processes."""
+
+    unseen: int = 0  # samples that it is judged on
+    crossed: int = 0  # samples beside these that it is judged on, some of them with the ranges of others
+    rounding_s: float = 0.0  # rounding the weights once more, as these others ask for
+    evaluating_s: float = 0.0  # what the user's own evaluation of one finalist takes
+    evaluating_more_s: float = 0.0  # and of those that take its place where it is refused
+
+
 @dataclass(frozen=True)
 class Costs:
     """Seconds that steps take here, as this run found out: at first by one inference, later by the latest messages."""
@@ -24,11 +35,7 @@ class Costs:
     inference_s: float  # one inference of the given model, by itself
     sample_s: float  # one inference whose outputs are wanted
     turn_s: float  # one model in one block
-    unseen: int = 0  # samples that the winner is judged on
-    crossed: int = 0  # samples beside these that it is judged on, some of them with the ranges of others
-    rounding_s: float = 0.0  # rounding the weights once more, as these others ask for
-    evaluating_s: float = 0.0  # what the user's own evaluation of one finalist takes
-    evaluating_more_s: float = 0.0  # and of those that take its place where it is refused
+    ending: Ending = Ending()  # what these are spent on once the winner is known
     deterministic: bool = False  # one block in one process tells all
     feeds: int = 1  # that latency is measured on, of a shape each
 
@@ -81,13 +88,13 @@ class Costs:
         """Judging so many samples on two models, one of which is new and made from so many observed ones."""
         if judged <= 0:
             return 0.0
-        anew_s = self.judge_s(_OBSERVING * observed) + self.rounding_s if observed else 0.0
+        anew_s = self.judge_s(_OBSERVING * observed) + self.ending.rounding_s if observed else 0.0
         return 2 * self.judge_s(judged) + anew_s
 
     @property
     def crossed_s(self) -> float:
         """That of all samples that are to be judged so."""
-        return self.crossing_s(self.crossed, self.crossed)
+        return self.crossing_s(self.ending.crossed, self.ending.crossed)
 
     def trial_s(self, samples: int, blocks: int) -> float:
         """Judging a candidate on so many samples, and so many blocks of a race."""

@@ -96,9 +96,10 @@ class Effort:
         first = min(self.first, most) * costs.process_s(1 + contenders, blocks)
         second = min(self.second, most) * costs.process_s(finalists, blocks)
         writing = contenders * costs.candidate_build_s
-        judged = costs.unseen + costs.crossed
+        ending = costs.ending
+        judged = ending.unseen + ending.crossed
         verifying = finalists * costs.judge_s(judged) if judged else 0.0
-        evaluating = costs.evaluating_s + (costs.evaluating_more_s if self.first else 0.0)
+        evaluating = ending.evaluating_s + (ending.evaluating_more_s if self.first else 0.0)
         return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s + evaluating)
 
     def finalists(self, contenders: int) -> int:
@@ -278,7 +279,7 @@ class Schedule:
             return self.deadline
         costs = self.costs()
         second, blocks = (1, 1) if costs.deterministic else (effort.second, effort.blocks)
-        if costs.evaluating_s:
+        if costs.ending.evaluating_s:
             second, blocks = 1, min(blocks, MIN_PAIRS)
         return self.before_writing.earlier(_SAFETY * second * costs.process_s(effort.finalists(contenders), blocks))
 

@@ -21,7 +21,7 @@ from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError, TimedOut, TooShort
 from inlay.files import refuse_odd_name, writing_in
 from inlay.measure.client import Limit, Worker
-from inlay.measure.costs import FREE, Costs
+from inlay.measure.costs import FREE, Costs, Ending
 from inlay.measure.journal import Journal
 from inlay.measure.lab import Ahead, Search
 from inlay.measure.policy import RECENT_MESSAGES
@@ -81,7 +81,7 @@ class Session:
         self._begun = begun
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
-        self._costs = FREE  # until the given model has run
+        self._costs, self._ending = FREE, Ending()  # until the given model has run
         self.any_precision = asked.any_precision
         self.evaluation: EvaluationJudge | None = None
         self._brief = Deadline(clock=self.lab.clock)
@@ -176,11 +176,11 @@ class Session:
         for worker in self._workers:
             for do, seconds in worker.took.items():
                 took[do] = [*took.get(do, ()), *seconds][-RECENT_MESSAGES:]
-        learned = self._costs.learned(took)
-        if (evaluation := self.evaluation) is None:
-            return learned
-        more_s = evaluation.planned_s - evaluation.seconds
-        return replace(learned, evaluating_s=evaluation.seconds, evaluating_more_s=more_s)
+        ending = self._ending
+        if (evaluation := self.evaluation) is not None:
+            more_s = evaluation.planned_s - evaluation.seconds
+            ending = replace(ending, evaluating_s=evaluation.seconds, evaluating_more_s=more_s)
+        return replace(self._costs.learned(took), ending=ending)
 
     def timed(self, inference_s: float) -> None:
         """The given model was timed: it takes so many seconds; nothing is learned where the target gives no times."""
@@ -218,7 +218,7 @@ class Session:
 
     def calibrated(self, prepared: PreparedModel) -> None:
         """The qparams of a model were chosen: time is kept for rounding its weights once more."""
-        self._costs = replace(self._costs, rounding_s=rounding_seconds(prepared, rounding_of(self.journal)))
+        self._ending = replace(self._ending, rounding_s=rounding_seconds(prepared, rounding_of(self.journal)))
 
     def run_given(self, file: Artifact, feed: Path) -> None:
         """Find out what the given model takes: a quick one is timed at little cost, a slow one runs once more, warm.
@@ -272,7 +272,7 @@ class Session:
         crossed = 0 if others.kind == "random" else min(missing, len(others) + known)
         if costs.crossing_s(crossed, crossed) > CROSSING * self.plan.seconds:
             crossed = 0  # then only what time is left
-        self._costs = replace(self._costs, unseen=known, crossed=crossed)
+        self._ending = replace(self._ending, unseen=known, crossed=crossed)
 
     @property
     def seconds(self) -> float:

@@ -217,7 +217,7 @@ def _confirm(
         briefly=ended.interrupted,
     )
     confirmed = latest = confirmation.decide(evaluator.incumbent)
-    rejected, measured, builds = confirmed.rejected, confirmed.measured, 0
+    rejected, measured, builds = confirmed.rejected, confirmed.rounds.measured, 0
     limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
         least_db = latest.least_db(config.searched.min_sqnr_db)
@@ -234,9 +234,10 @@ def _confirm(
         builds += worker.builds - before
         session.stage("confirm the winner in fresh processes")
         latest = confirmation.decide(evaluator.incumbent, least_db)
-        rejected, measured = rejected + latest.rejected, {**measured, **latest.measured}
+        rejected, measured = rejected + latest.rejected, {**measured, **latest.rounds.measured}
         confirmed = confirmed.or_better(latest)
-    confirmed = replace(confirmed, rejected=rejected, measured={**measured, **confirmed.measured})
+    rounds = replace(confirmed.rounds, measured={**measured, **confirmed.rounds.measured})
+    confirmed = replace(confirmed, rejected=rejected, rounds=rounds)
     return kept_or(confirmed, confirmation), builds
 
 
@@ -246,7 +247,7 @@ def _confirm(
 def _result(
     session: Session, given: Given, model: Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
 ) -> TuneResult:
-    measure_memory(session, confirmed.finalists, search.feed)
+    measure_memory(session, confirmed.rounds.finalists, search.feed)
     inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
     trials = {
         name: replace(
@@ -269,7 +270,7 @@ def _result(
         not_timed=anchors.left_out,
         unsearched=_unsearched(search, ended, inputs.config.strategy),
     )
-    cut_short = cuts(session, anchors.left_out, search.meter.protocol.first_blocks, confirmed.effort)
+    cut_short = cuts(session, anchors.left_out, search.meter.protocol.first_blocks, confirmed.rounds.effort)
     limits = limit_notes(inputs.file, model.prepared.normalized.model.metadata_props.get(METADATA, ""))
     about = About(
         units=model.prepared.units,
@@ -367,7 +368,7 @@ def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, c
         session.journal.fact(SENSITIVITY),
         {"delivered": "" if placement is None else key(placement), "float": key(Placement())},
         {name: key(trial.proposal.placement) for name, trial in search.strategies.anchors.trials.items()},
-        [] if unseen is None else [(unseen.number(i), db) for i, db in enumerate(confirmed.each_db)],
+        [] if unseen is None else [(unseen.number(i), db) for i, db in enumerate(confirmed.on_others.each_db)],
         {key: nodes for each in search.strategies.joined.values() for key, nodes in each.regions().items()},
     )
     session.journal.record_fact(EVIDENCE, evidence)

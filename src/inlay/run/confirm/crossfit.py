@@ -253,14 +253,15 @@ def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> 
         own = None if evaluation is None else evaluation.own
         return replace(confirmed, best=replace(confirmed.best, evaluation=own))
     delivered, until = Artifact(confirmed.file, confirmed.best.output_sha256), session.plan.before_writing
-    found = crossfit.evidence(delivered, confirmed.placement, confirmed.each_db, until, final=True)
+    others = confirmed.on_others
+    found = crossfit.evidence(delivered, confirmed.placement, others.each_db, until, final=True)
     found = crossfit.evaluated(found, delivered, confirmed.placement, confirmed.best.selection, until)
     if found is None:
         unshown = not session.inputs.config.bound.is_none and not confirmed.best.is_float
         best = replace(confirmed.best, bound_shown=False, bound_note=_RANDOM) if unshown else confirmed.best
         return replace(confirmed, best=best)
     unseen = confirmed.best.verification
-    found = replace(found, varied_lacks_db=confirmed.lacks_db, unseen_db=None if unseen is None else unseen.sqnr_db)
+    found = replace(found, varied_lacks_db=others.lacks_db, unseen_db=None if unseen is None else unseen.sqnr_db)
     said = None if session.inputs.samples.kind == "random" else found.statement
     best = replace(confirmed.best, statement=said, metric_statement=found.metric, evaluation=found.evaluated)
     fails = found.evaluated is not None and found.evaluated.breaks

@@ -56,6 +56,7 @@ from inlay.run.confirm.delivered import (
     LEAST_STURDY,
     WAS_BUSY,
     Confirmed,
+    Rounds,
     best_of,
     by_shape,
     lacking,
@@ -74,7 +75,7 @@ from inlay.run.confirm.undecided import (
     too_few,
     unrefuted,
 )
-from inlay.run.confirm.verification import Unseen, Verifier, Weigh, least_db
+from inlay.run.confirm.verification import OnOthers, Unseen, Verifier, Weigh, least_db
 from inlay.run.evaluate import Candidate
 from inlay.run.given import Given
 from inlay.run.result import Best
@@ -194,31 +195,30 @@ class Confirmation:
         troubles += passed_over(champion, contenders, verifier)
         troubles += [f"equal devices disagree about {origins[key]}: {how}" for key, how in fresh.disagreed.items()]
         troubles += [WAS_BUSY] if fresh.is_busy else []
-        confirmed = self._confirmed(best, base, champion, verifier, effort, troubles)
-        finalists = {e.key: e.file for e in (champion, base, *others)}
-        anchors = [gain(base, e).value for e in others if e.is_anchor]
-        measured = {**measured, **told(base, others, reported)}
+        rounds = Rounds(
+            effort=effort,
+            measured={**measured, **told(base, others, reported)},
+            given_up=frozenset(fresh.given_up),
+            finalists={e.key: e.file for e in (champion, base, *others)},
+            anchor_speedup=max([1.0, *(gain(base, e).value for e in others if e.is_anchor)]),
+        )
+        confirmed = self._confirmed(best, base, champion, verifier, rounds, troubles)
         undecided = ""
         if not champion.candidate.placement:
             lost = fresh.given_up, verifier.rejected, self.config.searched.min_sqnr_db, least_db
-            found = contradicted(self.judged, measured, *lost) | left_open(base, others)
+            found = contradicted(self.judged, rounds.measured, *lost) | left_open(base, others)
             undecided = self._open(found, blocks, effort, len(contenders))
         if undecided and champion is base:
             confirmed = replace(confirmed, best=replace(best, confirmed=False))
         return replace(
             confirmed,
-            measured=measured,
             undecided=undecided,
-            finalists=finalists,
             fell_back=champion.key not in {base.key, *(e.key for e in contenders)},
-            lacks_db=verifier.lacks_db(champion),
-            anchor_speedup=max([1.0, *anchors]),
-            evidence=verifier.evidence(champion, plan.before_writing),
-            given_up=frozenset(fresh.given_up),
+            on_others=verifier.on_others(champion, plan.before_writing),
         )
 
     def _confirmed(
-        self, best: Best, base: Entry, champion: Entry, verifier: Verifier, effort: Effort, troubles: Sequence[str]
+        self, best: Best, base: Entry, champion: Entry, verifier: Verifier, rounds: Rounds, troubles: Sequence[str]
     ) -> Confirmed:
         return Confirmed(
             best=best,
@@ -226,9 +226,9 @@ class Confirmation:
             file=champion.file.path,
             placement=Placement() if best.is_float else champion.candidate.placement,
             rejected=verifier.rejected,
-            effort=effort,
+            rounds=rounds,
             troubles=(*troubles, *verifier.troubles),
-            each_db=verifier.each_db(champion),
+            on_others=OnOthers(each_db=verifier.each_db(champion)),
             key=champion.key,
         )
 
@@ -240,8 +240,8 @@ class Confirmation:
         base, champion, gained, over_float = by_search(self.original, contenders, self._preferred(verifier))
         best = replace(best_of(base, champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
         trouble = f"NOT CONFIRMED: {why}; the figures are those of the search"
-        confirmed = self._confirmed(best, base, champion, verifier, effort, [trouble])
-        confirmed = replace(confirmed, given_up=frozenset(given_up))
+        rounds = Rounds(effort=effort, given_up=frozenset(given_up))
+        confirmed = self._confirmed(best, base, champion, verifier, rounds, [trouble])
         if champion.candidate.placement:
             return confirmed
         lost = {r.candidate.key for r in verifier.rejected}

@@ -16,7 +16,7 @@ from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.evidence import Evidence
-from inlay.run.confirm.verification import Rejected, Verifier, least_db
+from inlay.run.confirm.verification import OnOthers, Rejected, Verifier, least_db
 from inlay.run.outputs import install
 from inlay.run.result import Best, ShapeFigures
 from inlay.run.schedule import Effort
@@ -37,6 +37,18 @@ WAS_BUSY = (
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Rounds:
+    """What was found out of contenders in fresh processes."""
+
+    effort: Effort  # how thoroughly they were measured
+    # speed-ups by key, where readings were enough for intervals
+    measured: Mapping[str, Interval] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()  # keys of those that failed
+    finalists: Mapping[str, Artifact] = field(default_factory=dict)  # what was measured last, by key, in its final form
+    anchor_speedup: float = 1.0  # of the best anchor among these, at least the given model's own
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Confirmed:
     """The decision."""
 
@@ -44,24 +56,15 @@ class Confirmed:
     baseline_ms: float  # median of the given model in the same blocks
     file: Path  # the delivered model, still in the scratch folder (or the given file)
     placement: Placement | None  # what it quantizes; None for a given file with Q/DQ of its own
-    rejected: tuple[Rejected, ...]  # contenders that were faster but are outside the bound on unseen samples
-    effort: Effort  # how thoroughly contenders were measured
-    troubles: tuple[str, ...] = ()  # what failed on the way, for people
-    # SQNR of the worst output on each unseen sample; empty where it was not judged on them
-    each_db: tuple[float, ...] = ()
     key: str = ""  # of the delivered model
-    finalists: Mapping[str, Artifact] = field(default_factory=dict)  # what was measured last, by key, in its final form
+    on_others: OnOthers = field(default_factory=OnOthers)  # what it does on samples that the search did not go by
+    rounds: Rounds  # what decided
+    rejected: tuple[Rejected, ...]  # contenders that were faster but are outside the bound on unseen samples
+    troubles: tuple[str, ...] = ()  # what failed on the way, for people
     fell_back: bool = False  # what is delivered was no contender: all of those failed on unseen samples
-    lacks_db: float = 0.0  # what the delivered model lacks on variations of the samples
-    anchor_speedup: float = 1.0  # of the best anchor beside it, at least the given model's own
-    # speed-ups of contenders in fresh processes, by key, where readings were enough for intervals
-    measured: Mapping[str, Interval] = field(default_factory=dict)
     # which models may be faster than the one that is delivered, and what it would take to know; empty where the
     # readings say
     undecided: str = ""
-    # what the samples say of the delivered model on new ones; None where there is nothing to show
-    evidence: Evidence | None = None
-    given_up: frozenset[str] = frozenset()  # keys of contenders that failed in fresh processes
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none is needed or would help.
@@ -72,15 +75,16 @@ class Confirmed:
         if self.best.is_float or self.fell_back:
             return least_db(self.rejected, bound_db)
         if self.is_unproven and self.best.speedup.value > LEAST_STURDY:
-            assert self.evidence is not None, "it is unproven by that"
-            more_db = max(self.lacks_db, self.evidence.lacks_db)
+            assert self.on_others.evidence is not None, "it is unproven by that"
+            more_db = max(self.on_others.lacks_db, self.on_others.evidence.lacks_db)
             return self.best.selection.sqnr_db + more_db if more_db > 0.0 else None
-        return self.best.selection.sqnr_db + self.lacks_db if self.could_be_sturdier else None
+        return self.best.selection.sqnr_db + self.on_others.lacks_db if self.could_be_sturdier else None
 
     @property
     def is_unproven(self) -> bool:
         """Whether the samples do not show its bound on new ones."""
-        return self.evidence is not None and not self.evidence.shows
+        found = self.on_others.evidence
+        return found is not None and not found.shows
 
     @property
     def is_worth_having(self) -> bool:
@@ -89,12 +93,13 @@ class Confirmed:
 
     @property
     def _below_usual_db(self) -> float:
-        return 0.0 if self.evidence is None else self.evidence.below_usual_db
+        found = self.on_others.evidence
+        return 0.0 if found is None else found.below_usual_db
 
     @property
     def could_be_sturdier(self) -> bool:
         """Whether it loses too much on variations, and something slower would still gain, and beat every anchor."""
-        return self.lacks_db > 0.0 and max(self.anchor_speedup, LEAST_STURDY) < self.best.speedup.value
+        return self.on_others.lacks_db > 0.0 and max(self.rounds.anchor_speedup, LEAST_STURDY) < self.best.speedup.value
 
     def or_better(self, later: Confirmed) -> Confirmed:
         """A later decision in place of this one, where this one is float, or the later model is proven and faster.
@@ -115,18 +120,18 @@ class Confirmed:
             usual, other = (later, self) if self._below_usual_db else (self, later)
             return usual.in_place_of(other) if usual is self or usual.is_worth_having else self
         least = self.best.speedup.value
-        if later.lacks_db == 0.0 and self.could_be_sturdier:
-            least = max(self.anchor_speedup, least_of_sturdy(least))
+        if later.on_others.lacks_db == 0.0 and self.could_be_sturdier:
+            least = max(self.rounds.anchor_speedup, least_of_sturdy(least))
         if later.best.speedup.value <= least:
             return self
-        if self.lacks_db == 0.0 or self.best.speedup.value <= later.best.speedup.value:
+        if self.on_others.lacks_db == 0.0 or self.best.speedup.value <= later.best.speedup.value:
             return later
-        passed_over = f"{self.best.origin} had {shown_ratio(self.best.speedup)}, but {lacking(self.lacks_db)}"
+        passed_over = f"{self.best.origin} had {shown_ratio(self.best.speedup)}, but {lacking(self.on_others.lacks_db)}"
         return replace(later, troubles=(*later.troubles, passed_over))
 
     def in_place_of(self, other: Confirmed) -> Confirmed:
         """This one, with what a faster one whose bound is not shown would have gained."""
-        faster, found = other.best, other.evidence
+        faster, found = other.best, other.on_others.evidence
         if found is None or faster.is_float or faster.speedup.value <= self.best.speedup.value:
             return self
         return replace(self, troubles=(*self.troubles, unshown(faster.origin, shown_ratio(faster.speedup), found)))

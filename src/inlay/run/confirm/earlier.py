@@ -69,9 +69,9 @@ def kept_or(confirmed: Confirmed, confirmation: Confirmation) -> Confirmed:
 
 def is_refuted(winner: Winner, later: Confirmed) -> bool:
     """Whether a later decision speaks against a winner: by its readings, or by its outputs on unseen samples."""
-    if winner.key in later.given_up or winner.key in {r.candidate.key for r in later.rejected}:
+    if winner.key in later.rounds.given_up or winner.key in {r.candidate.key for r in later.rejected}:
         return True
-    ratio = later.measured.get(winner.key)
+    ratio = later.rounds.measured.get(winner.key)
     return ratio is not None and (ratio.excludes_gain() or (later.best.confirmed and not later.undecided))
 
 
@@ -89,6 +89,11 @@ def _kept(winner: Winner, later: Confirmed, confirmation: Confirmation) -> Confi
     why = later.undecided or "; ".join(t.removeprefix(_UNCONFIRMED).partition(";")[0] for t in unsure)
     told = f"an earlier confirmation of this run is kept: {best.origin}, {shown_ratio(winner.speedup)}"
     told += f"; the latest one decided nothing: {why}" if why else ""
+    rounds = replace(
+        later.rounds,
+        measured={**later.rounds.measured, winner.key: winner.speedup},
+        finalists={**later.rounds.finalists, winner.key: entry.file},
+    )
     return replace(
         later,
         best=best,
@@ -96,12 +101,9 @@ def _kept(winner: Winner, later: Confirmed, confirmation: Confirmation) -> Confi
         file=entry.file.path,
         placement=candidate.placement,
         troubles=(told, *(t for t in later.troubles if t not in unsure), *verifier.troubles),
-        each_db=verifier.each_db(entry),
         key=winner.key,
-        finalists={**later.finalists, winner.key: entry.file},
+        rounds=rounds,
         fell_back=False,
-        lacks_db=verifier.lacks_db(entry),
-        measured={**later.measured, winner.key: winner.speedup},
         undecided="",
-        evidence=verifier.evidence(entry, confirmation.plan.before_writing),
+        on_others=verifier.on_others(entry, confirmation.plan.before_writing),
     )

@@ -11,12 +11,12 @@ import contextlib
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from inlay.deadline import Deadline
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, Late, TargetError
 from inlay.measure.client import Limit
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
@@ -33,28 +33,37 @@ _RESERVE = 4.0  # times the seconds of one process that must be left for its pre
 _Reading = tuple[int, Timing]  # which of the devices, and what one process measured there
 
 
-@dataclass(frozen=True, eq=False)
 class FreshReadings:
-    """Measures contenders in fresh processes."""
+    """Measures contenders in fresh processes.
 
-    start: StartWorker  # starts a process
-    limit: Limit  # seconds that one call of the runtime may take
-    feed: Path  # file of the inputs that latency is measured on
-    config: TuneConfig  # settings
-    folder: Path  # for scratch files
-    rng: np.random.Generator  # seeds the order of models within blocks
-    deadline: Deadline = field(default_factory=Deadline)  # of the measuring
-    equal: EqualDevices = no_others  # holds further devices that measure as `start`'s does
-    # contenders that failed twice in a row, by key, with the reason
-    given_up: dict[str, str] = field(default_factory=dict)
-    # contenders whose speed-ups on equal devices have intervals apart from each other, by key, with them
-    disagreed: dict[str, str] = field(default_factory=dict)
-    # for each block that counts, whether other processes took a part of a reading
-    preempted: list[bool] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)  # processes that each call of `of` read
-    _builds_s: list[float] = field(default_factory=list)  # that models took in the last process
-    _failed_s: list[float] = field(default_factory=list)  # that processes took which failed
-    _seeds: deque[int] = field(default_factory=deque)  # drawn for processes that were not needed after all
+    Args:
+        limit: seconds that one call of the runtime may take.
+        feed: file of the inputs that latency is measured on.
+        rng: seeds the order of models within blocks.
+        equal: holds further devices that measure as that of ``start`` does.
+    """
+
+    def __init__(
+        self,
+        start: StartWorker,
+        limit: Limit,
+        feed: Path,
+        config: TuneConfig,
+        folder: Path,
+        rng: np.random.Generator,
+        deadline: Deadline = NEVER,
+        equal: EqualDevices = no_others,
+    ) -> None:
+        self._start, self._limit, self._feed, self._config, self._folder = start, limit, feed, config, folder
+        self.rng, self._deadline, self._equal = rng, deadline, equal
+        self.given_up = dict[str, str]()  # contenders that failed twice in a row, by key, with the reason
+        # contenders whose speed-ups on equal devices have intervals apart from each other, by key, with them
+        self.disagreed = dict[str, str]()
+        self.preempted = list[bool]()  # for each block that counts, whether other processes took a part of a reading
+        self.counts = list[int]()  # processes that each call of `of` read
+        self._builds_s = list[float]()  # that models took in the last process
+        self._failed_s = list[float]()  # that processes took which failed
+        self._seeds = deque[int]()  # drawn for processes that were not needed after all
 
     @property
     def is_busy(self) -> bool:
@@ -79,10 +88,10 @@ class FreshReadings:
             return kept
         enough = min(MIN_PAIRS, processes * blocks)
         took_s = 0.0
-        with self.equal(self.config.target, processes - 1) as others:
-            places = dict(enumerate([self.start, *others]))
-            while len(readings) < processes and not (readings and not self.deadline.fits(took_s * _with(later, kept))):
-                begun = self.deadline.clock()
+        with self._equal(self._config.target, processes - 1) as others:
+            places = dict(enumerate([self._start, *others]))
+            while len(readings) < processes and not (readings and not self._deadline.fits(took_s * _with(later, kept))):
+                begun = self._deadline.clock()
                 doing(f"{counted(len(kept), 'model')} in process {len(readings) + 1} of {processes}")
                 try:
                     found = self._at_once(kept, blocks, places, processes - len(readings), later)
@@ -96,7 +105,7 @@ class FreshReadings:
                         break
                     raise
                 readings += found
-                took_s = self.deadline.clock() - begun
+                took_s = self._deadline.clock() - begun
                 if found[0][1].is_exact:
                     break
         self.preempted.extend(bool(p) for _, timing in readings for p in timing.preempted)
@@ -161,36 +170,36 @@ class FreshReadings:
         """
         expected_s = self._failed_s[-1] if len(self._failed_s) > 1 else 0.0  # again and again: it will be so once more
         expected_s = max(expected_s, len(entries) * max(self._builds_s, default=0.0))
-        if not self.deadline.left or not self.deadline.fits(expected_s):
+        if not self._deadline.left or not self._deadline.fits(expected_s):
             raise Late("the budget was spent before contenders could be measured in fresh processes")
-        begun = self.deadline.clock()
+        begun = self._deadline.clock()
         try:
             return self._read(place, start, entries, most, seed, later)
         except TargetError:
-            self._failed_s.append(self.deadline.clock() - begun)
+            self._failed_s.append(self._deadline.clock() - begun)
             raise
 
     def _read(
         self, place: int, start: StartWorker, entries: Sequence[Entry], blocks: int, seed: int, later: int
     ) -> _Reading:
-        with start(self.config.target, self.folder, self.limit) as fresh:
-            files, slot_ns = [e.file for e in entries], self.config.protocol.slot_ns
-            begun = self.deadline.clock()
+        with start(self._config.target, self._folder, self._limit) as fresh:
+            files, slot_ns = [e.file for e in entries], self._config.protocol.slot_ns
+            begun = self._deadline.clock()
 
             def left_s() -> float:
-                return self.deadline.left
+                return self._deadline.left
 
             try:
-                found = fresh.time(files, self.feed, blocks, slot_ns, seed, left_s)
+                found = fresh.time(files, self._feed, blocks, slot_ns, seed, left_s)
             finally:
                 self._builds_s[:] = fresh.took["load"]
-            took_s = self.deadline.clock() - begun
+            took_s = self._deadline.clock() - begun
             reserve_s = max(_RESERVE, _with(later, entries)) * took_s
 
             def again(count: int) -> Timing:
-                if self.deadline.fits(reserve_s):
+                if self._deadline.fits(reserve_s):
                     with contextlib.suppress(TargetError):  # the first blocks count all the same
-                        return joined([found, fresh.time(files, self.feed, count, slot_ns, seed + 1, left_s)])
+                        return joined([found, fresh.time(files, self._feed, count, slot_ns, seed + 1, left_s)])
                 return found
 
             return place, read_again(found, blocks, again)

@@ -112,6 +112,17 @@ class Unseen:
     given: Given  # the given model
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OnOthers:
+    """What a model does on other samples than those of the search."""
+
+    each_db: tuple[
+        float, ...
+    ] = ()  # SQNR of the worst output on each unseen one; empty where it was not judged on them
+    lacks_db: float = 0.0  # what it lacks on variations of samples
+    evidence: Evidence | None = None  # what all samples say of new ones; None where there is nothing to show
+
+
 class Verifier:
     """Judges contenders on the unseen samples, each at most once; without such samples all are kept.
 
@@ -181,6 +192,11 @@ class Verifier:
     def each_db(self, entry: Entry) -> tuple[float, ...]:
         """SQNR of a finalist's worst output on each unseen sample; empty where it was not judged on them."""
         return self._each_db.get(entry.key, ())
+
+    def on_others(self, entry: Entry, until: Deadline) -> OnOthers:
+        """All that is known of a finalist, and :meth:`evidence`."""
+        each_db, lacks_db = self.each_db(entry), self.lacks_db(entry)
+        return OnOthers(each_db=each_db, lacks_db=lacks_db, evidence=self.evidence(entry, until))
 
     def evidence(self, entry: Entry, until: Deadline) -> Evidence | None:
         """What the samples say of a contender on new ones; None where there is nothing to show, as in float.

@@ -20,7 +20,7 @@ from inlay.model.store import model_bytes
 from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
 from inlay.run.ceiling.measure import SHORT_S, has_peaks, judged, peaks_here
 from inlay.run.confirm.contenders import Entry
-from inlay.run.confirm.delivered import Confirmed, best_of, latency_ms
+from inlay.run.confirm.delivered import Confirmed, Rounds, best_of, latency_ms
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, MEMORY, OUTLIERS_LEFT, PRECISION, SAMPLES, SIZE, VARIATIONS
 from inlay.run.given import Given, evaluator_of
@@ -171,7 +171,7 @@ def one_story(key: str, outcome: Outcome, confirmed: Confirmed) -> Outcome:
     """
     if not isinstance(outcome, Measured):
         return outcome
-    gained = confirmed.measured.get(key, outcome.latency.speedup)
+    gained = confirmed.rounds.measured.get(key, outcome.latency.speedup)
     ns = latency_ms(1e6 * confirmed.baseline_ms, gained) * 1e6
     return replace(outcome, latency=replace(outcome.latency, ns=ns, speedup=gained))
 
@@ -218,7 +218,7 @@ def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
         file=given.file.path,
         placement=None,
         rejected=(),
-        effort=Effort(0, 0, 0, 0),
+        rounds=Rounds(effort=Effort(0, 0, 0, 0)),
         undecided=undecided,
     )
     result = assemble(
