@@ -30,6 +30,31 @@ SWALLOWED: Mapping[str, str] = {
     "tosa/static_model.py: _has_numpy (TypeError)": "element types that arrays do not have, as the library says it",
 }
 """Where what a mistake in code raises may vanish, and what is expected there instead."""
+_OPTIONS = "options: users set few of them, by name"
+_RESULT = "a result that users read, whose attributes are public"
+CROWDED: Mapping[str, str] = {
+    "autotune/workflow.py: region_pattern_autotuning_workflow": "a published signature, all of it options",
+    "explanation/explanation.py: Explanation": _RESULT,
+    "integrations/mcp/server.py: server_of.tune": "arguments of a tool, which its protocol wants flat",
+    "patterns/config.py: Config": _OPTIONS,
+    "portfolio/pipeline_result.py: PipelineResult": _RESULT,
+    "portfolio/runs.py: Figures": _RESULT,
+    "prepare/config.py: TuneConfig": _OPTIONS,
+    "prepare/declare.py: Option": "declares an option, and few say more than four of these",
+    "report/gate.py: Gate": _RESULT,
+    "report/gate_options.py: GateOptions": _OPTIONS,
+    "run/instant/by_costs.py: ByCosts": _RESULT,
+    "run/instant/quantize.py: Quantized": _RESULT,
+    "run/options.py: BenchOptions": _OPTIONS,
+    "run/options.py: QuantizeOptions": _OPTIONS,
+    "run/options.py: TuneOptions": _OPTIONS,
+    "run/result.py: Best": _RESULT,
+    "run/result.py: TuneResult": _RESULT,
+    "run/select.py: Selected": _RESULT,
+    "space/rules.py: Rules": "a target's table, whose fields are the keys of its YAML form",
+    "trial.py: Accuracy": _RESULT,
+}
+"""Functions with more parameters and dataclasses with more fields than others, and why."""
 ORACLE = {"model/reference.py", "model/native.py"}
 """The numeric oracle is ONNX Runtime, in the process that calls it: these files of these rooms may name a runtime."""
 
@@ -79,6 +104,10 @@ def test_files_rooms_and_the_root_stay_small() -> None:
 
 def test_long_rows_of_arguments_have_names() -> None:
     assert house.unnamed(ROOT) == []
+
+
+def test_functions_have_few_parameters_and_values_few_fields() -> None:
+    assert sorted(house.crowded(ROOT)) == [*CROWDED]
 
 
 def test_arguments_of_every_call_are_checked() -> None:
@@ -136,6 +165,33 @@ def test_a_sound_house_passes(tmp_path: Path) -> None:
 def test_a_call_with_a_long_row_of_arguments_is_found(tmp_path: Path) -> None:
     calls = "f(1, 2, 3, 4, 5, 6, 7, 8)\nf(1, 2, 3, 4, 5, 6, 7, 8, x=9)\ng.f(1, 2, 3, 4, 5, 6, 7, 8, 9)\n"
     assert house.unnamed(build(tmp_path, {"low/b.py": calls})) == ["low/b.py: line 3: g.f with 9"]
+
+
+_NARROW = """
+@dataclass(frozen=True)
+class Value:
+    _: KW_ONLY
+    LIMIT: ClassVar[int] = 3
+    {}
+
+    def grow(self, a, b, c, d, /, e, *, f, g, h): ...
+"""
+
+
+def test_long_rows_of_parameters_and_fields_are_found(tmp_path: Path) -> None:
+    twelve = "\n    ".join(f"f{i}: int" for i in range(12))
+    narrow = _NARROW.format(twelve)
+    wide = narrow.replace("f11: int", "f11: int\n    f12: int = 0").replace("g, h)", "g, h, **i)")
+    inside = "class Plain:\n    @staticmethod\n    def make(a, b, c, d, e, f, g, h, i):\n        def inner(*, " + (
+        "a, b, c, d, e, f, g, h, i): ...\n"
+    )
+    root = build(tmp_path, {"low/a.py": narrow, "low/b.py": wide, "high/c.py": inside})
+    assert house.crowded(root) == {
+        "high/c.py: Plain.make": 9,
+        "high/c.py: Plain.make.inner": 9,
+        "low/b.py: Value": 13,
+        "low/b.py: Value.grow": 9,
+    }
 
 
 def test_a_call_that_is_not_checked_is_found(tmp_path: Path) -> None:

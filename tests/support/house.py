@@ -21,6 +21,10 @@ MAX_POSITIONAL = 8
 """Arguments of one call without their names: two of a longer row may change places, and still fit their types."""
 MAX_FILES = 30
 """In one folder: what fits on a page of the plan."""
+MAX_PARAMETERS = 8
+"""Of one function: of more, some are one value that has no name yet."""
+MAX_FIELDS = 12
+"""Of one dataclass: of more, some are one value, or follow from others."""
 
 WINGS = (
     "autotune",
@@ -239,6 +243,40 @@ def unnamed(root: Path) -> list[str]:
             if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL:
                 found.append(f"{name}: line {node.lineno}: {ast.unparse(node.func)} with {len(node.args)}")
     return found
+
+
+def crowded(root: Path) -> dict[str, int]:
+    """Functions with too many parameters and dataclasses with too many fields, each with how many it has.
+
+    They are named as ``api.py: tune`` and ``run/options.py: TuneOptions``, methods behind their class. The first
+    parameter of a method does not count; ``*args`` and ``**kwargs`` do.
+    """
+    return {
+        f"{name}: {within}": count
+        for name in files(root)
+        for within, count, most in _counts(ast.parse((root / name).read_text(encoding="utf8")), "")
+        if count > most
+    }
+
+
+def _counts(node: ast.AST, within: str) -> Iterator[tuple[str, int, int]]:
+    """Of each function and dataclass inside ``node``: its name, how many parameters or fields, and the most."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            a, static = child.args, "staticmethod" in map(ast.unparse, child.decorator_list)
+            every = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, [a.vararg, a.kwarg])]
+            own = isinstance(node, ast.ClassDef) and not static
+            yield within + child.name, len(every) - own, MAX_PARAMETERS
+        if isinstance(child, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in child.decorator_list):
+            of_each = [s for s in child.body if isinstance(s, ast.AnnAssign) and not _is_no_field(s)]
+            yield within + child.name, len(of_each), MAX_FIELDS
+        named = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        yield from _counts(child, f"{within}{child.name}." if named else within)  # type: ignore[attr-defined]
+
+
+def _is_no_field(statement: ast.AnnAssign) -> bool:
+    said = ast.unparse(statement.annotation)
+    return said in ("_", "KW_ONLY") or "ClassVar" in said
 
 
 def unchecked(root: Path) -> list[str]:
