@@ -67,6 +67,22 @@ def test_a_model_runs_on_its_template_and_on_random_samples(
             assert output.any()
 
 
+@pytest.mark.parametrize(("classes", "known"), [([0, 1, 2, 3, 4], 5), ([0, 2, 4], 0), ([3], 0)])
+@pytest.mark.parametrize("op_type", ["Equal", "OneHot"])
+def test_one_hot_codes_say_how_many_classes_there_are(op_type: str, classes: list[int], known: int) -> None:
+    b = Builder()
+    ids = b.node("row", "Unsqueeze", [b.input("ids", (6,), TensorProto.INT64), b.constant("axis", np.array([1]))])
+    if op_type == "Equal":
+        same = b.node("same", "Equal", [ids, b.constant("classes", np.array([classes], np.int64))])
+        b.output(b.node("hot", "Cast", [same], to=TensorProto.FLOAT))
+    else:
+        known = classes[-1]
+        depth, values = b.constant("depth", np.array(known)), b.constant("values", np.array([0.0, 1.0], np.float32))
+        b.output(b.node("hot", "OneHot", [ids, depth, values]))
+    (found,) = input_specs(ir.from_proto(b.model()))
+    assert found.vocabulary == known
+
+
 def test_values_are_what_names_and_tables_ask_for() -> None:
     (ids, mask) = input_specs(ir.from_proto(masked()))
     assert (ids.vocabulary, mask.vocabulary) == (7, 0)

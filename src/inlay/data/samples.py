@@ -169,7 +169,8 @@ def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
 
 TUNED = "inlay.sizes"
 """The entry of a model's metadata that holds the sizes of its dynamic dimensions when a run wrote it, as JSON."""
-_CARRY_IDS = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
+_CARRY_IDS = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Expand")
+_MOST_CLASSES = 1 << 20  # of a one-hot code that is written as a comparison with all of them
 
 
 def tuned_sizes(model: ir.Model) -> dict[str, int]:
@@ -182,22 +183,32 @@ def tuned_sizes(model: ir.Model) -> dict[str, int]:
 
 
 def _vocabulary(value: ir.Value) -> int:
-    """Rows of the tables that integers choose from, directly or once they are cast or reshaped: of the least one."""
+    """How many things integers choose from, directly or once they are cast or reshaped: the least number of any use."""
     found, left = list[int](), [value]
     for _ in range(100):  # more steps than any exporter puts there
         if not left:
             break
         for use in left.pop().uses():
-            node, table = use.node, use.node.inputs[0] if use.node.inputs else None
-            if node.domain == "" and node.op_type == "Gather" and use.idx == 1 and table is not None:
-                axis = node.attributes.get_int("axis", 0)
-                if table.const_value is not None and -len(table.const_value.shape) <= axis < len(
-                    table.const_value.shape
-                ):
-                    found.append(int(table.const_value.shape.numpy()[axis]))
-            elif node.domain == "" and node.op_type in _CARRY_IDS and use.idx == 0:
-                left += node.outputs
-    return min(found, default=0)
+            if use.node.domain == "" and use.node.op_type in _CARRY_IDS and use.idx == 0:
+                left += use.node.outputs
+            elif use.node.domain == "":
+                found.append(_choices(use.node, use.idx))
+    return min(filter(None, found), default=0)
+
+
+def _choices(node: ir.Node, slot: int) -> int:
+    """Rows of the table that a Gather's indices choose from, or classes of a one-hot code; 0 where it is neither."""
+    known = [None if v is None or v.const_value is None else v.const_value for v in node.inputs]
+    if node.op_type == "Gather" and slot == 1 and known[0] is not None:
+        sizes, axis = known[0].shape.numpy(), node.attributes.get_int("axis", 0)
+        return int(sizes[axis]) if -len(sizes) <= axis < len(sizes) else 0
+    if node.op_type == "OneHot" and slot == 0 and known[1] is not None and known[1].size == 1:
+        return int(known[1].numpy().item())
+    other = known[1 - slot] if node.op_type == "Equal" else None
+    if other is None or not 2 <= other.size <= _MOST_CLASSES:
+        return 0
+    classes = other.numpy().ravel()
+    return int(classes.size) if np.array_equal(classes, np.arange(classes.size)) else 0
 
 
 def bound(specs: Sequence[InputSpec], sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
