@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 import inlay
 from inlay.errors import UsageError
-from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.observers import Range
 from inlay.quant.qparams import activation_params, dequantize, quantize
 from inlay.quant.weight_scales import weight_params
@@ -255,7 +254,7 @@ def test_the_probe_knows_the_noise_of_every_type(sensitive: Workspace) -> None:
     fast = {QType.UINT16: frozenset({"Conv"}), QType.FP8: frozenset({"Conv"})}
     rules = replace(prepared.rules, fast=fast)
     wide = replace(prepared, rules=rules, units=find_units(prepared.graph, rules))
-    probe = NoiseProbe(wide.probe_base, prepared.store, prepared.graph, wide.units, rules, sensitive.table)
+    probe = wide.probe(sensitive.table)
     probe.use([dict(feed) for feed in sensitive.feeds])
     reference = [run_reference(sensitive.emit(Placement()), feed) for feed in sensitive.feeds]
     for precision in ("static", "uint16", "fp8"):

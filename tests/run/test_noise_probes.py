@@ -58,10 +58,10 @@ class _Counted:
                 self.now += 1.0 * count
                 yield energies
 
-        def slow_build(probe: NoiseProbe, *arguments: object) -> None:
+        def slow_build(probe: NoiseProbe, *arguments: object, **options: object) -> None:
             self.builds += 1
             self.now += 0.5
-            build(probe, *arguments)  # type: ignore[arg-type]
+            build(probe, *arguments, **options)  # type: ignore[arg-type]
 
         monkeypatch.setattr(NoiseProbe, "_energies", slow_run)
         monkeypatch.setattr(NoiseProbe, "__init__", slow_build)
@@ -137,7 +137,7 @@ def test_answers_come_from_the_journal(made: Made, journal: Journal, monkeypatch
 def test_a_probe_model_that_does_not_run_is_no_failure(
     made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RunFailed("no")
 
     monkeypatch.setattr(NoiseProbe, "__init__", broken)

@@ -20,7 +20,6 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Judge
-from inlay.quant.fake_quant import NoiseProbe
 from inlay.quant.gptq import NEAREST, Rounding, Steps
 from inlay.quant.observers import METHODS, STRESS, Method
 from inlay.quant.parts import Reference
@@ -200,7 +199,7 @@ class TableSearch:
         # units are left out by the noise of their activations: the weights, in all of their types, would only make the
         # probe model a multiple of the given one
         units = [replace(u, weights=(), biases=(), unsearched=frozenset(u.forms)) for u in prepared.units]
-        probe = NoiseProbe(prepared.probe_base, prepared.store, prepared.graph, units, prepared.rules, table)
+        probe = prepared.probe(table, units)
         budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
         ranked = self.feeds[: budget.ranked_samples]
         probe.use(ranked, mask, self._judge(ranked).parts)

@@ -92,7 +92,7 @@ def losses(
         # a probe has switches for all types that the target has of a value, and reads those of the file alone
         ranges = {value: covered(params) for (value, qtype), params in known.items() if qtype is own}
         table = QParamsTable(prepared.graph, prepared.rules, ranges, known)
-        probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
+        probe = prepared.probe(table)
         probe.use(some.feeds, some.mask, parts)
         sites = {port: qtype for _, placement in imported.placements for port, qtype in placement}
         graph = prepared.graph

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx import helper
 
@@ -27,6 +26,8 @@ from inlay.model.store import WeightStore
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction
+from inlay.quant.fake_quant import NoiseProbe
+from inlay.quant.qparams import QParamsTable
 from inlay.quant.uneven import find_uneven
 from inlay.space.masks import find_masks
 from inlay.space.recipe import Recipe, select_nodes
@@ -91,17 +92,26 @@ class PreparedModel:
             if len(self.graph.consumers(self.graph.value_of(port))) == 1
         )
 
-    @property
-    def probe_base(self) -> onnx.ModelProto:
-        """The float model in an opset that has Q/DQ nodes in every static type that a label may stand for.
+    def probe(self, table: QParamsTable, units: Sequence[Unit] | None = None, *, briefly: bool = False) -> NoiseProbe:
+        """What measures the noise of placements: the float model, in an opset that has every static type of a label.
+
+        Args:
+            units: whose values it quantizes; None for all.
+            briefly: the runtime is to spend little time on its form.
 
         Raises:
-            CompileFailed: it cannot be raised to that.
+            CompileFailed: the model cannot be raised to that opset.
         """
+        units = self.units if units is None else units
         try:
-            return self.emitter.base_for(static_types(self.units, self.rules))
+            base = self.emitter.base_for(static_types(self.units, self.rules))
         except ModelError as error:
             raise CompileFailed(str(error)) from error
+        return NoiseProbe(base, self.store, self.graph, units, self.rules, table, briefly=briefly)
+
+    def tuned_for(self, facts: Mapping[str, str]) -> PreparedModel:
+        """The same, whose written models say that they are for a target with these facts of a fingerprint."""
+        return replace(self, request=replace(self.request, tuned_for=facts))
 
     def with_model(
         self, model: ir.Model, feed: Mapping[str, np.ndarray]

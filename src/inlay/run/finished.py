@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
     prepared = prepare(file, target, feed, work, extraction=extraction, sizes=journal.fact(FROZEN))
     prepared = smoothed(prepared, journal.fact(EQUALIZATION) or {}, feed)
     prepared = keep_wide(prepared, journal.fact(KEPT_WIDE) or {})
-    prepared = replace(prepared, request=replace(prepared.request, tuned_for=known.tuned_for))
+    prepared = prepared.tuned_for(known.tuned_for)
 
     def write(placement: Placement, path: Path) -> Artifact:
         try:

@@ -113,10 +113,8 @@ class Probes:
             raise self._probe
         if self._probe is None:
             self._probe = TargetError("the probe model does not run")  # until it did
-            begun, prepared = self.clock(), self.prepared
-            probe = NoiseProbe(
-                prepared.probe_base, prepared.store, prepared.graph, prepared.units, prepared.rules, self.table
-            )
+            begun = self.clock()
+            probe = self.prepared.probe(self.table)
             budget = self.journal.once(PROBE_BUDGET, lambda: self._fitting(probe, self.clock() - begun))
             probe.use(self.samples.feeds[: budget.ranked_samples], self.samples.mask, self.parts)
             self._probe = probe

@@ -100,7 +100,7 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     facts = session.worker.fingerprint.facts
     target = Capabilities.of(create(config.target, facts), config.quant_type, config.max_opset, config.base)
     prepared = prepare_model(session, target)
-    prepared = replace(prepared, request=replace(prepared.request, tuned_for=belongs(session.worker.fingerprint)))
+    prepared = prepared.tuned_for(belongs(session.worker.fingerprint))
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
     prepared = in_half(session, without_outliers(session, prepared))
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)

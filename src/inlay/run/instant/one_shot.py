@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -149,7 +149,7 @@ class OneShot:
         extraction = strip_qdq(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=asked.sizes)
         prepared = where_taken(prepared, samples.feeds)
-        prepared = replace(prepared, request=replace(prepared.request, tuned_for=belongs(worker.fingerprint)))
+        prepared = prepared.tuned_for(belongs(worker.fingerprint))
         shown = prepared.request.shown
         if asked.real and extraction is None:
             soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER

@@ -265,10 +265,8 @@ class Instant:
     @cached_property
     def _probe(self) -> tuple[NoiseProbe, ProbeBudget] | None:
         """The probe model, and how often it may be asked; None where it does not run."""
-        prepared = self._prepared
         try:
-            base, store, graph = prepared.probe_base, prepared.store, prepared.graph
-            probe = NoiseProbe(base, store, graph, prepared.units, prepared.rules, self._table, briefly=True)
+            probe = self._prepared.probe(self._table, briefly=True)
             seconds = min(_PROBING_S, _PROBING_SHARE * self._deadline.left)
             feeds = self._samples.feeds
             budget = probe_budget(probe, feeds, seconds, self._deadline.clock)
