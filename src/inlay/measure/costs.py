@@ -105,9 +105,10 @@ class Costs:
         return models * (2 * self.candidate_build_s + repeats * self.sample_s)
 
     def process_s(self, models: int, blocks: int) -> float:
-        """So many blocks in a fresh process."""
-        ready_s = self.candidate_build_s + _WARMING * self.sample_s
-        return self.worker_s + models * ready_s + blocks * self.block_s(models)
+        """So many blocks in a fresh process, of the given model and others; its weights take longer to load."""
+        given_s = max(self.build_s, self.candidate_build_s)
+        ready_s = given_s + (models - 1) * self.candidate_build_s + models * _WARMING * self.sample_s
+        return self.worker_s + ready_s + blocks * self.block_s(models)
 
     def beside_s(self, blocks: int, slot_ns: int) -> float:
         """So many blocks of the given model here and in one fresh process, in turn, before many were measured.
