@@ -112,6 +112,20 @@ def test_products_of_recurrent_layers_are_counted_for_each_step() -> None:
     assert multiply_accumulates(graph, graph.node("node"), padding=False) == 6 * 2 * (4 * 5 * 3 + 4 * 5 * 5)
 
 
+def test_a_recurrent_layer_on_integers_has_as_many_products_as_one_in_float(tmp_path: Path) -> None:
+    """As the recipe `dynamic` writes it, with the weights turned."""
+    rng = np.random.default_rng(0)
+    b = Builder()
+    x = b.input("x", (6, 2, 3))
+    weights = [b.constant(n, rng.normal(size=(1, 20, k)).astype(np.float32)) for n, k in (("w", 3), ("r", 5))]
+    b.output(b.node("node", "LSTM", [x, *weights], hidden_size=5))
+    data = [{"x": np.ones((6, 2, 3), np.float32)}]
+    file = inlay.quantize(b.model(), tmp_path / "q.onnx", data=data, recipe="dynamic").path
+    graph = build_graph(ir.from_proto(onnx.load(file)))
+    assert graph.node("node").op_type == "DynamicQuantizeLSTM"
+    assert multiply_accumulates(graph, graph.node("node"), padding=False) == 6 * 2 * (4 * 5 * 3 + 4 * 5 * 5)
+
+
 def test_what_computes_no_products_has_none() -> None:
     _, graph = _model("Relu", [6, 2, 3], {})
     assert multiply_accumulates(graph, graph.node("node"), padding=False) == 0.0

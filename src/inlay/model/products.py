@@ -13,15 +13,18 @@ from inlay.model.graph import Graph, Node, Shape
 
 AS_FLOAT: Mapping[str, tuple[str, Sequence[int]]] = {
     "ConvInteger": ("Conv", (0, 1)),
+    "DynamicQuantizeLSTM": ("LSTM", (0, 1, 2, 3, 4)),
+    "DynamicQuantizeMatMul": ("MatMul", (0, 1)),
     "FusedConv": ("Conv", (0, 1)),
     "FusedGemm": ("Gemm", (0, 1)),
     "FusedMatMul": ("MatMul", (0, 1)),
     "MatMulInteger": ("MatMul", (0, 1)),
+    "MatMulIntegerToFloat": ("MatMul", (0, 1)),
     "QGemm": ("Gemm", (0, 3)),
     "QLinearConv": ("Conv", (0, 3)),
     "QLinearMatMul": ("MatMul", (0, 3)),
 }
-"""Products that a file may hold besides ONNX's own in float: the operator that they stand for, and its two inputs."""
+"""Products that a file may hold besides ONNX's own in float: the operator that they stand for, and its inputs."""
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Attention"}) | RECURRENT
 
