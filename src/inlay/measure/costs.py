@@ -76,6 +76,11 @@ class Costs:
             turn_s=typical("time", self.turn_s),
         )
 
+    @property
+    def float_more_s(self) -> float:
+        """What building a model in float takes beyond a candidate, whose weights may have a quarter of its bytes."""
+        return max(0.0, self.build_s - self.candidate_build_s)
+
     def block_s(self, models: int) -> float:
         """One block of so many models."""
         return models * self.turn_s
@@ -105,10 +110,9 @@ class Costs:
         return models * (2 * self.candidate_build_s + repeats * self.sample_s)
 
     def process_s(self, models: int, blocks: int) -> float:
-        """So many blocks in a fresh process, of the given model and others; its weights take longer to load."""
-        given_s = max(self.build_s, self.candidate_build_s)
-        ready_s = given_s + (models - 1) * self.candidate_build_s + models * _WARMING * self.sample_s
-        return self.worker_s + ready_s + blocks * self.block_s(models)
+        """So many blocks in a fresh process: of the given model, float, and others."""
+        loads_s = models * self.candidate_build_s + min(models, 2) * self.float_more_s
+        return self.worker_s + loads_s + models * _WARMING * self.sample_s + blocks * self.block_s(models)
 
     def beside_s(self, blocks: int, slot_ns: int) -> float:
         """So many blocks of the given model here and in one fresh process, in turn, before many were measured.

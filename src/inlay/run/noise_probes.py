@@ -67,7 +67,7 @@ class Probes:
 
     def _fits(self, inferences: int) -> bool:
         costs = self.costs()
-        build_s = 0.0 if isinstance(self._probe, NoiseProbe) else costs.candidate_build_s
+        build_s = 0.0 if isinstance(self._probe, NoiseProbe) else costs.candidate_build_s + costs.float_more_s
         return self.search_end().fits(build_s + inferences * costs.sample_s)
 
     def _noise(self, placement: Placement) -> Powers:

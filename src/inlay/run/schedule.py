@@ -95,10 +95,10 @@ class Effort:
         most, blocks = (1, 1) if costs.deterministic else (max(self.first, self.second), self.blocks)
         first = min(self.first, most) * costs.process_s(1 + contenders, blocks)
         second = min(self.second, most) * costs.process_s(finalists, blocks)
-        writing = contenders * costs.candidate_build_s
+        writing = contenders * costs.candidate_build_s + costs.float_more_s
         ending = costs.ending
         judged = ending.unseen + ending.crossed
-        verifying = finalists * costs.judge_s(judged) if judged else 0.0
+        verifying = finalists * costs.judge_s(judged) + costs.float_more_s if judged else 0.0
         evaluating = ending.evaluating_s + (ending.evaluating_more_s if self.first else 0.0)
         return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s + evaluating)
 
