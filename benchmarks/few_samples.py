@@ -37,7 +37,6 @@ from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant import accuracy, tolerance
 from inlay.quant.accuracy import CHECKED_LATER, UNCHECKED, Bound, Judge, margin_db
 from inlay.quant.tolerance import MAX_DB, SHARE, state
-from inlay.run.confirm.delivered import LEAST_STURDY
 from inlay.run.confirm.evidence import Evidence, most_credible
 from inlay.run.reference import in_reference
 from inlay.space.units import Unit, placement_from_labels
@@ -173,7 +172,7 @@ def outcome(bound_db: float, front: Sequence[Draw]) -> dict[str, float]:
     offered = [d for d in able if not d.evidence.breaks]
     if not offered:
         return {"delivered": 0.0}
-    taken = most_credible(offered, lambda d: d.evidence, lambda d: d.speedup >= LEAST_STURDY)
+    taken = most_credible(offered, lambda d: d.evidence, lambda d: d.speedup)
     below, shown, before = taken.truth_db < bound_db, taken.evidence.shows, able[0]
     return {
         "delivered": 1.0,

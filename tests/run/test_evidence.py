@@ -107,24 +107,25 @@ def test_the_first_that_is_shown_is_taken_and_otherwise_the_nearest_that_gains()
     fast, middle, slow = judged(21.0, 21.5, 22.0), judged(25.0, 25.5, 26.0), judged(50.0, 51.0, 52.0)
     looked: list[int] = []
 
-    def choose(offered: Sequence[Evidence | None], gains: Sequence[bool] | None = None) -> int:
+    def choose(offered: Sequence[Evidence | None], speedups: Sequence[float] = (2.0, 1.9, 1.8)) -> int:
         looked.clear()
 
         def evidence(i: int) -> Evidence | None:
             looked.append(i)
             return offered[i]
 
-        return most_credible(range(len(offered)), evidence, lambda i: gains is None or gains[i])
+        return most_credible(range(len(offered)), evidence, lambda i: speedups[i])
 
     assert choose([fast, middle, slow]) == 2
     assert choose([slow, fast, middle]) == 0
     assert looked == [0], "no more are looked at than are needed"
     assert choose([fast, middle]) == 1, "none is shown: the more accurate one"
     assert choose([middle, fast]) == 0
-    assert choose([fast, middle], [True, False]) == 0, "it is no faster than the given model"
-    looked.clear()
-    assert choose([fast, slow], [True, False]) == 0, "shown, and no faster than the given model: dynamic, most often"
+    assert choose([fast, middle], [1.06, 1.04]) == 0, "more accurate, but not shown either, and hardly faster"
+    assert choose([fast, slow], [1.7, 1.02]) == 0, "shown, but it hardly gains and loses much: dynamic, most often"
     assert looked == [0]
+    assert choose([fast, slow], [1.7, 1.06]) == 1, "shown, and it gains"
+    assert choose([fast, slow], [1.1, 1.02]) == 1, "shown, and hardly slower"
     assert choose([None, slow]) == 0, "nothing can be told of random samples"
     assert choose([judged(*[130.0] * 3), middle]) == 0, "exact on what was judged is nearer than what differs"
     unknown, searched = judged(30.0), judged(30.0, searched_db=33.0)
@@ -156,6 +157,7 @@ def test_a_search_goes_on_for_what_the_statement_lacks_and_takes_what_shows_it()
     assert "cut 1 was faster (2.00x), but its bound is not shown: with 3 samples judged" in taken.troubles[-1]
     assert fast.or_better(confirmed(1.3, proven, low=0.9)) is fast, "no gain is shown"
     assert fast.or_better(confirmed(1.02, proven)) is fast, "hardly a gain"
+    assert confirmed(1.1, unproven).or_better(confirmed(1.02, proven)).best.speedup.value == 1.02, "nor much lost"
     assert fast.or_better(confirmed(1.9, unproven)) is fast
     assert slow.or_better(fast).best is slow.best, "faster, and not shown"
 
@@ -181,7 +183,7 @@ def test_where_an_evaluation_shows_nothing_the_usual_accuracy_goes_before_speed(
     assert not replace(lost, bound=Bound(min_sqnr_db=10.0), statement=state([15.0, 15.4], 10.0)).breaks
     shown = Verdict(evaluator="mine")
     assert not replace(lost, evaluated=shown).breaks, "the evaluation shows it"
-    chosen = most_credible([noisy, usual], lambda e: e, lambda e: True)
+    chosen = most_credible([noisy, usual], lambda e: e, lambda e: 2.0)
     assert chosen is usual
     fast, slow = confirmed(2.0, noisy), confirmed(1.3, usual)
     assert fast.least_db(None) == pytest.approx(25.0 + 7.0)

@@ -12,7 +12,7 @@ What is delivered is what can be stated: of the contenders that gain, the first 
 the bound on new ones (:mod:`~inlay.run.confirm.evidence`); where they show it for none, the one nearest to it.
 
 Of contenders that are hardly slower than the fastest, one that keeps most of the bound where samples are varied is
-preferred (:data:`~inlay.run.confirm.delivered.STURDY_PRICE`): samples of another source differ like that.
+preferred (:data:`~inlay.run.confirm.evidence.STURDY_PRICE`): samples of another source differ like that.
 
 Where all contenders fail on the verification samples, another anchor, or a candidate that is as much more accurate as
 they would have had to be, takes their place: the fastest by the readings of the search.
@@ -53,7 +53,6 @@ from inlay.run.confirm.contenders import (
 )
 from inlay.run.confirm.crossfit import stated_on
 from inlay.run.confirm.delivered import (
-    LEAST_STURDY,
     WAS_BUSY,
     Confirmed,
     Rounds,
@@ -253,7 +252,7 @@ class Confirmation:
 
         def prefer(ranked: Sequence[Entry]) -> Entry:
             kept = [e for e in ranked if verifier.keeps(e)]
-            found = most_credible(kept, lambda e: verifier.evidence(e, until), _gains) if kept else self.original
+            found = most_credible(kept, lambda e: verifier.evidence(e, until), _speedup) if kept else self.original
             return found if verifier.keeps(found) else self.original  # what is said of new samples may reject it
 
         return prefer
@@ -338,7 +337,7 @@ class Confirmation:
                     yield entry
             yield from (e for e in vain if verifier.keeps(e))
 
-        return most_credible(offered(), lambda e: verifier.evidence(e, until), _gains)
+        return most_credible(offered(), lambda e: verifier.evidence(e, until), _speedup)
 
     def _rivals(self, anchor: Entry, chosen: Entry, verifier: Verifier, until: Deadline) -> bool:
         """Whether an anchor may be delivered in place of what was chosen: its bound is shown no less."""
@@ -390,6 +389,5 @@ class Confirmation:
         return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
 
 
-def _gains(entry: Entry) -> bool:
-    """Whether a contender is worth having for its speed."""
-    return entry.candidate.speedup >= LEAST_STURDY
+def _speedup(entry: Entry) -> float:
+    return entry.candidate.speedup

@@ -15,7 +15,7 @@ from inlay.measure.paired import speedup
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
 from inlay.run.confirm.contenders import Entry
-from inlay.run.confirm.evidence import Evidence
+from inlay.run.confirm.evidence import LEAST_STURDY, STURDY_PRICE, Evidence, is_worth
 from inlay.run.confirm.verification import OnOthers, Rejected, Verifier, least_db
 from inlay.run.outputs import install
 from inlay.run.result import Best, ShapeFigures
@@ -23,11 +23,6 @@ from inlay.run.schedule import Effort
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, Measured, shown_ratio
 from inlay.types import Placement
-
-STURDY_PRICE = 0.1
-"""Share of the speed that a model may be slower than another one which loses too much where samples are varied."""
-LEAST_STURDY = 1.05
-"""Speed-up that it must promise: smaller gains are hard to prove, so that only the most promising one has a chance."""
 
 WAS_BUSY = (
     "the machine was busy: other processes ran during many readings; the time that they certainly took is subtracted "
@@ -86,10 +81,9 @@ class Confirmed:
         found = self.on_others.evidence
         return found is not None and not found.shows
 
-    @property
-    def is_worth_having(self) -> bool:
-        """Whether it gains enough to take the place of a faster one that is less sure."""
-        return self.best.speedup.shows_gain() and self.best.speedup.value >= LEAST_STURDY
+    def may_replace(self, other: Confirmed) -> bool:
+        """Whether it gains enough to take the place of another one that is less sure."""
+        return self.best.speedup.shows_gain() and is_worth(self.best.speedup.value, other.best.speedup.value)
 
     @property
     def _below_usual_db(self) -> float:
@@ -106,8 +100,8 @@ class Confirmed:
 
         A later search asks for more accuracy, and may find something slower than what is in hand. That is taken only
         where the samples show its bound alone, where it alone is as accurate as is usual and nothing is shown of
-        either (in both cases as far as it gains :data:`LEAST_STURDY`), or where it alone is sturdy, hardly slower, and
-        no slower than the best anchor.
+        either (in both cases as far as :func:`~inlay.run.confirm.evidence.is_worth`), or where it alone is sturdy,
+        hardly slower, and no slower than the best anchor.
         """
         if self.best.is_float:
             return later
@@ -115,10 +109,10 @@ class Confirmed:
             return self
         if self.is_unproven != later.is_unproven:
             shown, other = (later, self) if self.is_unproven else (self, later)
-            return shown.in_place_of(other) if shown is self or shown.is_worth_having else self
+            return shown.in_place_of(other) if shown is self or shown.may_replace(other) else self
         if bool(self._below_usual_db) != bool(later._below_usual_db):
             usual, other = (later, self) if self._below_usual_db else (self, later)
-            return usual.in_place_of(other) if usual is self or usual.is_worth_having else self
+            return usual.in_place_of(other) if usual is self or usual.may_replace(other) else self
         least = self.best.speedup.value
         if later.on_others.lacks_db == 0.0 and self.could_be_sturdier:
             least = max(self.rounds.anchor_speedup, least_of_sturdy(least))

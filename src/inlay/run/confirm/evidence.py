@@ -21,6 +21,11 @@ from inlay.trial import counted
 T = TypeVar("T")
 Rank = tuple[bool, bool, float, float, float]
 
+STURDY_PRICE = 0.1
+"""Share of the speed that a model may be slower than another one which loses too much where samples are varied."""
+LEAST_STURDY = 1.05
+"""Speed-up that it must promise: smaller gains are hard to prove, so that only the most promising one has a chance."""
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -189,23 +194,34 @@ class Evidence:
         return f"with {counted(found.samples, 'sample')} judged, {limit}, but {most} is required; {more}"
 
 
-def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None], gains: Callable[[T], bool]) -> T:
+def is_worth(speedup: float, faster: float) -> bool:
+    """Whether a model is worth having in place of a ``faster`` one that is less sure.
+
+    Not where it hardly gains and loses much: so does the given model, which is exact.
+    """
+    return speedup >= min(LEAST_STURDY, (1.0 - STURDY_PRICE) * faster)
+
+
+def most_credible(offered: Iterable[T], evidence: Callable[[T], Evidence | None], speedup: Callable[[T], float]) -> T:
     """The first whose bound is shown, or of which nothing can be told; where there is none, the one nearest to it.
 
     Args:
         offered: at least one, the preferred first; no more of them are looked at than are needed.
         evidence: what is known of one; None where there is nothing to show.
-        gains: whether one is worth having for its speed alone: what is not never takes the place of the preferred one,
-            however accurate it is; the given model is as fast, and exact.
+        speedup: of one. What is not worth having in place of the preferred one does not count, and none that hardly
+            gains is taken for being nearer.
     """
     nearest: tuple[Rank, T] | None = None
+    fastest = 0.0
     for each in offered:
-        if nearest is not None and not gains(each):
+        if nearest is not None and not is_worth(speedup(each), fastest):
             continue
         found = evidence(each)
         if found is None or found.shows:
             return each
-        if nearest is None or found.rank > nearest[0]:
+        if nearest is None:
+            nearest, fastest = (found.rank, each), speedup(each)
+        elif found.rank > nearest[0] and speedup(each) >= LEAST_STURDY:
             nearest = found.rank, each
     assert nearest is not None, "there is at least one"
     return nearest[1]
