@@ -175,7 +175,7 @@ class _Asked:
     def _computed(self, placement: Placement) -> Mapping[str, float] | None:
         """Answers :attr:`~inlay.search.surrogate.Oracles.computed`."""
         journal, feeds, model = self.session.journal, self.session.inputs.judging.feeds, self.model
-        fact, seconds = COMPUTED.of(placement.digest), len(feeds) * self.session.plan.costs().sample_s
+        fact, seconds = COMPUTED.of(placement.digest), self.session.plan.costs().judge_s(len(feeds))
         if journal.fact(fact) is None and not self.time.end().fits(seconds):
             return None
         asked = partial(computed_noise, model.prepared, model.candidates.table, placement, feeds, self.evaluator.judge)

@@ -1,7 +1,8 @@
 """What judged samples show of a model's accuracy on new ones, and which of several models that speaks for.
 
 What is promised is what can be stated: a model is preferred to faster ones where the statement on new samples reaches
-the bound for it and not for them. Where it does for none, the statement nearest to the bound decides.
+the bound for it and not for them, unless it hardly gains and loses much. Where it does for none, the statement nearest
+to the bound decides.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ T = TypeVar("T")
 Rank = tuple[bool, bool, float, float, float]
 
 STURDY_PRICE = 0.1
-"""Share of the speed that a model may be slower than another one which loses too much where samples are varied."""
+"""Share of the speed that a model may be slower than another one which loses too much on varied samples, or is less
+sure."""
 LEAST_STURDY = 1.05
 """Speed-up that it must promise: smaller gains are hard to prove, so that only the most promising one has a chance."""
 
