@@ -21,6 +21,7 @@ from benchmarks import (
     browser,
     budgets,
     ceilings,
+    claims,
     compiles,
     coverage,
     few_samples,
@@ -250,6 +251,20 @@ def run_budgets(options: argparse.Namespace) -> None:
     write_table(options.out, "budgets", {"machine": facts(max(budgets.BUDGETS_S)), **table}, render.budgets)
 
 
+def run_claims(options: argparse.Namespace) -> None:
+    """``claims.json`` and ``.md``: of all models, and of random nets beside them."""
+    settings = {"budget": options.budget, "version": __version__}
+    order = [n for n in subjects.names(options.models) if n != "bert_base"] + list(claims.NETS)
+    names = [n for n in order if n in options.only] if options.only else order
+
+    def make(name: str, work: Path) -> Row:
+        made = claims.made if name in claims.NETS else lambda n, w: subjects.make(n, options.models, w)
+        return claims.row(made(name, work), work, options.budget)
+
+    table = claims.table(collect_named("claims", (names, order), options, make, settings, claims.line))
+    write_table(options.out, "claims", {"machine": facts(options.budget), **table}, claims.markdown)
+
+
 def run_uses(options: argparse.Namespace) -> None:
     """``uses.json`` and ``.md``, of trained models."""
     settings = {"budget": options.budget, "version": __version__}
@@ -385,6 +400,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "stopping": run_stopping,
     "gpu": gpu.run,
     "uses": run_uses,
+    "claims": run_claims,
     "transfer": run_transfer,
     "popular": run_popular,
     "shipped": run_shipped,
