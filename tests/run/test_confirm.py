@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from inlay.data import Samples
-from inlay.deadline import Deadline
+from inlay.deadline import NEVER, Deadline
 from inlay.measure.client import Worker
 from inlay.measure.paired import Series
 from inlay.quant.accuracy import Bound
@@ -130,13 +130,15 @@ def test_what_variations_lack_beyond_what_they_may_lose(db: float, least: float,
     verifier = Verifier(cast(Worker, worker), given, None, bound, Deadline(), test)
     searched = rejected(outside(db)).candidate
     entry = Entry(searched, Artifact(Path("model.onnx"), str(db)))
-    assert verifier.lacks_db(entry) == pytest.approx(lacks_db, abs=0.1)
-    assert verifier.lacks_db(entry) == verifier.lacking["key"]
+    assert verifier.lacks_db(entry, Deadline(0.0, lambda: 1.0)) == 0.0, "there is no time left"
+    assert (worker.runs, verifier.lacking) == (0, {}), "and nothing is known"
+    assert verifier.lacks_db(entry, NEVER) == pytest.approx(lacks_db, abs=0.1)
+    assert verifier.lacks_db(entry, NEVER) == verifier.lacking["key"]
     assert worker.runs == 1, "it is judged once"
     plain = replace(entry, candidate=replace(searched, placement=Placement()))
-    assert verifier.lacks_db(plain) == 0.0, "float lacks nothing"
+    assert verifier.lacks_db(plain, NEVER) == 0.0, "float lacks nothing"
     by_metric = Verifier(cast(Worker, worker), given, None, Bound(max_drop=0.1), Deadline(math.inf, lambda: 0.0), test)
-    assert by_metric.lacks_db(entry) == 0.0, "a metric decides"
+    assert by_metric.lacks_db(entry, NEVER) == 0.0, "a metric decides"
 
 
 def test_a_failure_on_unseen_samples_is_no_amount_of_noise() -> None:

@@ -7,7 +7,7 @@ a store; a candidate is then a small file with external-data references, and wri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from inlay.model.serialize import proto_with
 
@@ -125,6 +125,66 @@ def embed_weights(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto
             tensor.ClearField("data_location")
             tensor.raw_data = data
     return full
+
+
+def write_embedded(proto: onnx.ModelProto, store: WeightStore, path: Path) -> None:
+    """Write what :func:`embed_weights` gives to a file, with no more than one stored tensor in memory at a time."""
+    before, behind = _around(proto, "graph")
+    first, last = _around(proto.graph, "initializer")
+    tensors = [_Written(tensor) for tensor in proto.graph.initializer]
+    heads = [_key(proto.graph, "initializer", tensor.size) for tensor in tensors]
+    size = len(first) + sum(len(h) + t.size for h, t in zip(heads, tensors, strict=True)) + len(last)
+    with path.open("wb") as file:
+        file.write(before + _key(proto, "graph", size) + first)
+        for head, tensor in zip(heads, tensors, strict=True):
+            file.write(head + tensor.before)
+            if tensor.is_stored:
+                file.write(store.read(tensor.given))
+                file.write(tensor.behind)
+        file.write(last + behind)
+
+
+class _Written:
+    """An initializer as it is written: what stands before and behind the data that is stored, if it is."""
+
+    def __init__(self, tensor: onnx.TensorProto) -> None:
+        self.given, self.behind = tensor, b""
+        self.is_stored = tensor.data_location == onnx.TensorProto.EXTERNAL
+        count = 0
+        if self.is_stored:
+            count = next(int(entry.value) for entry in tensor.external_data if entry.key == "length")
+            self.before, self.behind = _around(tensor, "raw_data", ("external_data", "data_location"))
+            self.before += _key(tensor, "raw_data", count)
+        else:
+            self.before = tensor.SerializeToString()
+        self.size = len(self.before) + count + len(self.behind)
+
+
+def _around(message: Message, name: str, dropped: Collection[str] = ()) -> tuple[bytes, bytes]:
+    """What is written of a message before and behind one of its fields, without those that are ``dropped``.
+
+    Fields are written in the order of their numbers.
+    """
+    number, parts = message.DESCRIPTOR.fields_by_name[name].number, []
+    for is_part in (number.__gt__, number.__lt__):
+        part = type(message)()
+        part.CopyFrom(message)
+        for field, _ in message.ListFields():
+            if field.name in dropped or not is_part(field.number):
+                part.ClearField(field.name)
+        parts.append(part.SerializeToString())
+    return parts[0], parts[1]
+
+
+def _key(message: Message, name: str, length: int) -> bytes:
+    """How a field of so many bytes begins: its number with wire type 2, and the length, both in groups of 7 bits."""
+    found = bytearray()
+    for number in (message.DESCRIPTOR.fields_by_name[name].number << 3 | 2, length):
+        while number >= 0x80:
+            found.append(number & 0x7F | 0x80)
+            number >>= 7
+        found.append(number)
+    return bytes(found)
 
 
 def external_bytes(proto: onnx.ModelProto) -> int:

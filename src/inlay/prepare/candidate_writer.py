@@ -12,7 +12,7 @@ import onnx
 from inlay.installed import __version__
 from inlay.model.load import file_sha256
 from inlay.model.nesting import nested
-from inlay.model.store import WeightStore, embed_weights, external_bytes, save_external_data
+from inlay.model.store import WeightStore, external_bytes, save_external_data, write_embedded
 from inlay.prepare.model import PreparedModel
 from inlay.quant.qparams import QParamsTable
 from inlay.space.recipe import Recipe
@@ -103,7 +103,7 @@ def deliver(proto: onnx.ModelProto, store: WeightStore, path: Path) -> Artifact:
     """Write ``proto`` to ``path`` with its weights inside, or in ``<path>.data`` when they exceed 2 GB."""
     proto = nested(proto)
     if external_bytes(proto) <= EMBED_BYTES:
-        path.write_bytes(embed_weights(proto, store).SerializeToString())
+        write_embedded(proto, store, path)
     else:
         data = path.with_name(path.name + ".data")
         path.write_bytes(save_external_data(proto, store, data).SerializeToString())

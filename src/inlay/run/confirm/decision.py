@@ -188,7 +188,8 @@ class Confirmation:
         )
         origins = {e.key: e.candidate.trial.proposal.origin for e in (*contenders, *others)}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
-        if champion.candidate.placement and verifier.lacks_db(champion) == 0.0:  # else they lost for other reasons
+        is_sturdy = champion.candidate.placement and verifier.lacks_db(champion, plan.before_writing) == 0.0
+        if is_sturdy:  # else they lost for other reasons
             short = {key: db for key, db in verifier.lacking.items() if db > 0.0 and key in origins}
             troubles += [f"{origins[key]} was passed over: {lacking(db)}" for key, db in short.items()]
         troubles += passed_over(champion, contenders, verifier)
@@ -298,7 +299,7 @@ class Confirmation:
         if chosen is not None:
             least = math.log(least_of_sturdy(math.exp(promises[chosen.key])))
             as_fast = [e for e in quantized if e is not chosen and promises[e.key] >= least]
-            chosen = self._sturdiest(chosen, as_fast, verifier)
+            chosen = self._sturdiest(chosen, as_fast, verifier, until)
         tried = {*given_up, *(e.key for e in contenders)}
         chosen = chosen or self._more_accurate(tried, verifier)
         if chosen is not None:
@@ -329,7 +330,7 @@ class Confirmation:
             yield from (e for e in others if e not in vain and verifier.keeps(e))
             for _ in range(_FALLBACKS if lacking else 0):
                 candidate = fastest_of(self.judged, least, left_out, self._evaluated)
-                if candidate is None:
+                if candidate is None or not verifier.may_judge(until):
                     break
                 left_out.add(candidate.key)
                 entry = Entry(candidate, self.final(candidate))
@@ -346,14 +347,14 @@ class Confirmation:
         ours, its = verifier.evidence(chosen, until), verifier.evidence(anchor, until)
         return ours is None or its is None or its.shows or (not ours.shows and its.rank >= ours.rank)
 
-    def _sturdiest(self, chosen: Entry, as_fast: Sequence[Entry], verifier: Verifier) -> Entry:
+    def _sturdiest(self, chosen: Entry, as_fast: Sequence[Entry], verifier: Verifier, until: Deadline) -> Entry:
         """``chosen``; where it loses too much on variations of the samples, the first of the others that does not.
 
         It is judged only where there are others: that takes time from the deciding blocks.
         """
-        if not as_fast or verifier.lacks_db(chosen) == 0.0:
+        if not as_fast or verifier.lacks_db(chosen, until) == 0.0:
             return chosen
-        return next((e for e in as_fast if verifier.keeps(e) and verifier.lacks_db(e) == 0.0), chosen)
+        return next((e for e in as_fast if verifier.keeps(e) and verifier.lacks_db(e, until) == 0.0), chosen)
 
     def _more_accurate(self, tried: Collection[str], verifier: Verifier) -> Entry | None:
         """Where contenders fail on unseen samples: the fastest other anchor, or candidate with what they lacked there.

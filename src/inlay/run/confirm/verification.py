@@ -184,6 +184,10 @@ class Verifier:
         known = self._known[entry.key]
         return isinstance(known, Accuracy) and known.feasible
 
+    def may_judge(self, until: Deadline) -> bool:
+        """Whether there is time to judge one more before ``until``."""
+        return until.left > 0.0 and until.fits(self._longest_s)
+
     def accuracy(self, entry: Entry) -> Accuracy | None:
         """Accuracy of a finalist on the unseen samples; None without such samples."""
         known = self._known.get(entry.key)
@@ -195,7 +199,7 @@ class Verifier:
 
     def on_others(self, entry: Entry, until: Deadline) -> OnOthers:
         """All that is known of a finalist, and :meth:`evidence`."""
-        each_db, lacks_db = self.each_db(entry), self.lacks_db(entry)
+        each_db, lacks_db = self.each_db(entry), self.lacks_db(entry, until)
         return OnOthers(each_db=each_db, lacks_db=lacks_db, evidence=self.evidence(entry, until))
 
     def evidence(self, entry: Entry, until: Deadline) -> Evidence | None:
@@ -210,7 +214,7 @@ class Verifier:
             found = self._weigh(entry, self.each_db(entry), until)
             if found is not None:
                 searched = entry.candidate.trial.accuracy
-                lacking = self.lacks_db(entry) if found.statement.samples < FEW else 0.0
+                lacking = self.lacks_db(entry, until) if found.statement.samples < FEW else 0.0
                 searched_db = 0.0 if searched is None else searched.sqnr_db
                 unseen = self.accuracy(entry)
                 unseen_db = None if unseen is None else unseen.sqnr_db
@@ -240,17 +244,17 @@ class Verifier:
         """What is known of a contender already."""
         return self._evidence.get(entry.key)
 
-    def lacks_db(self, entry: Entry) -> float:
+    def lacks_db(self, entry: Entry, until: Deadline) -> float:
         """How many dB the worst variation of the samples lacks, beyond what variations may lose.
 
         Returns:
-            0 where none lacks any, where a metric decides, or where it cannot be told in time.
+            0 where none lacks any, where a metric decides, or where it cannot be told before ``until``.
         """
         varied, least = self._varied, self._bound.min_sqnr_db
         if varied is None or not varied.names or least is None or not entry.candidate.placement:
             return 0.0
         if entry.key not in self.lacking:
-            if not self._deadline.fits(self._longest_s):
+            if not self.may_judge(until):
                 return 0.0
             try:
                 found = varied.robustness(self._worker.run(entry.file, varied.feeds), 0.0)
