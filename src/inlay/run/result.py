@@ -181,7 +181,7 @@ class Best:
             "placement_digest": self.placement_digest,
             "latency_ms": self.latency_ms,
             **speedup_json(self.speedup),
-            "speedup_over_normalized_float": self.over_float.value,
+            "speedup_over_normalized_float": self.over_float.value if self.over_float.is_told else None,
             "confirmed": self.confirmed,
             "sqnr_db": accuracy.sqnr_db,
             "worst_output": accuracy.worst,

@@ -32,7 +32,17 @@ from inlay.run.evaluate import Evaluator
 from inlay.run.facts import DONE, PROFILE, SENSITIVITY, not_measured
 from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import TuneRequest, fixable_notes, limit_notes
-from inlay.run.outcome.assemble import Found, assemble, ceilings, cuts, given_alone, losses, measure_memory, one_story
+from inlay.run.outcome.assemble import (
+    Found,
+    assemble,
+    ceilings,
+    cuts,
+    given_alone,
+    losses,
+    measure_memory,
+    one_story,
+    over_known_float,
+)
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.notes import PROFILES_COMPARED, About, bar_notes, compare_profiles, heat_notes, notes_for
 from inlay.run.outcome.uses import in_other_uses
@@ -45,7 +55,7 @@ from inlay.run.session import Session, open_session
 from inlay.run.steering import steered
 from inlay.run.strategies import Strategies, compose, guided_report
 from inlay.search.base import Strategy
-from inlay.search.baselines import FULL_INT8, ORIGINAL
+from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.space.recipe import elsewhere
 from inlay.targets.base import KernelTime
 from inlay.trial import Proposal
@@ -255,6 +265,8 @@ def _result(
         )
         for name, trial in anchors.trials.items()
     }
+    in_float = trials[FLOAT].outcome if FLOAT in trials else None
+    confirmed = replace(confirmed, best=over_known_float(confirmed.best, in_float))
 
     def why_slow() -> str:
         if not session.plan.before_writing.fits(session.costs.profile_s(2, PROFILES_COMPARED)):
