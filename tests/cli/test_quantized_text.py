@@ -75,6 +75,11 @@ def test_a_model_of_which_nothing_can_be_quantized() -> None:
     said = text(replace(FLOAT, quantizable=False))
     assert "runs none of its operators in 8 bits" in said
     assert "fastest" not in said
+    assert FLOAT.by_costs is not None
+    timed = replace(FLOAT.by_costs, in_float=Interval(1.3, 1.2, 1.4))
+    said = text(replace(FLOAT, quantizable=False, by_costs=timed))
+    assert "Timed briefly: 1.30x [1.20, 1.40] over the given model in float." in said, "nothing is left to search"
+    assert "inlay tune searches further" in text(replace(FLOAT, by_costs=timed))
 
 
 @pytest.mark.parametrize(("precision", "db"), [("", 8.0), ("in bfloat16", 8.0), ("in bfloat16", 25.0)])

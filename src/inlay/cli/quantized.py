@@ -133,7 +133,7 @@ def _by_costs(done: Quantized) -> Iterator[str]:
         timed = "nothing was timed. inlay tune measures" if how.in_float is None else "nothing else was built"
         fastest = "As it is, it" if how.unchanged and done.given_quantized else "Float"
         yield f"  {fastest} is expected to be the fastest; {timed}."
-    yield from _timed(how)
+    yield from _timed(how, done.quantizable)
     if how.several:
         found = ", ".join(
             f"on {name} {speedup:.2f}x over float {_AS_LIKED}, {100 * regret:.0f} % slower than the best for it alone"
@@ -148,7 +148,7 @@ def _by_costs(done: Quantized) -> Iterator[str]:
     yield f"  {how.models} {'model was' if how.models == 1 else 'models were'} built. {source}."
 
 
-def _timed(how: ByCosts) -> Iterator[str]:
+def _timed(how: ByCosts, quantizable: bool) -> Iterator[str]:
     """What was timed for a moment, and why float was chosen where something else was timed too."""
     timed = "Estimated" if how.estimated else "Timed briefly"
     if how.timed is not None:
@@ -160,6 +160,6 @@ def _timed(how: ByCosts) -> Iterator[str]:
         versions = {"over the given model in float": how.in_float, "in low precision at best": how.rejected}
         told = [f"{shown_ratio(r)} {what}" for what, r in versions.items() if r is not None and r.is_told]
         gains = f": {', '.join(told)}" if told else f", with {UNTOLD} to say more"
-        yield f"  {timed}{gains}; inlay tune searches further."
+        yield f"  {timed}{gains}{'; inlay tune searches further' if quantizable else ''}."
         if how.why_float:
             yield f"  {'The given model' if how.unchanged else 'Float'} was chosen: {how.why_float}."

@@ -263,7 +263,7 @@ def inspection(found: Inspection) -> Iterator[str]:
 def quantizable(found: Quantizable) -> Iterator[str]:
     """What can run in low precision, and why the rest cannot."""
     able, every = (sum(pair[i] for pair in found.operators.values()) for i in (0, 1))
-    yield f"{able} of {counted(every, 'operator')} can run in INT8 (what is fused counts once):"
+    yield f"{able} of {counted(every, 'operator')} can run in INT8 (after normalization; what is fused counts once):"
     listed = ", ".join(f"{n} of {total} {op}" for op, (n, total) in found.operators.items() if n)
     yield f"  {listed or 'none'}"
     if found.forms:
@@ -277,7 +277,7 @@ def dry_run(found: DryRun) -> Iterator[str | Table]:
     yield from quantizable(found.quantizable)
     yield ""
     yield (
-        f"One inference takes {found.inference_ms:.3g} ms, building a candidate {found.build_s:.2g} s, "
+        f"One inference takes {found.inference_ms:.3f} ms, building a candidate {found.build_s:.2g} s, "
         f"judging it {found.trial_s:.2g} s."
     )
     calibration, selection, verification = found.samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -118,3 +119,11 @@ def test_what_the_runtime_leaves_apart_is_not_held(chain: Chain, tmp_path: Path)
     ran = optimized(model, tmp_path).graph.node
     assert sums_and_products(model.graph.node) == sums_and_products(ran)
     assert not held(model)
+
+
+def test_all_chains_of_a_kind_have_one_reason() -> None:
+    """A spindle detector has 24: as many lines told of one thing."""
+    first, second = (build_graph(ir.from_proto(onnx.compose.add_prefix(model_of(erf("last")), p))) for p in "ab")
+    reasons = Counter(in_float_fusion(graph, n) for graph in (first, second) for n in graph.nodes)
+    del reasons[None]
+    assert set(reasons) == {"it belongs to a GELU, which runs as one float kernel"}

@@ -29,7 +29,7 @@ def in_float_fusion(graph: Graph, node: Node) -> str | None:
     """No chain that runs as one float kernel holds the operator."""
     for core in _cores_near(graph, node):
         if node.name in _chain(graph, core):
-            return f"it belongs to the {_CORES[core.op_type]} around {core.name}, which runs as one float kernel"
+            return f"it belongs to a {_CORES[core.op_type]}, which runs as one float kernel"  # one reason, however many
     return None
 
 
