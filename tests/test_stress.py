@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.data import InputSpec, Samples, StressSet, stress_set
+from inlay.data import InputSpec, Samples, StressSet, stress_set, with_unnoticed_noise
 from inlay.data.stress import kind_of
 from inlay.errors import DataError, UsageError
 from tests.support.examples import examples
@@ -77,6 +77,30 @@ def test_black_is_the_low_end_whatever_the_normalization() -> None:
         assert a.name == b.name
         if "noise" not in a.name and "offset" not in a.name:
             np.testing.assert_allclose(2.0 * a.feed["x"] - 1.0, b.feed["x"], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_one_percent_of_noise_is_that_of_a_good_photograph(dtype: Any) -> None:
+    """A PSNR of 40 dB; what holds ids or a mask stays."""
+    rest = {"ids": np.arange(12)[None] % 7, "mask": np.ones((1, 12), np.int64)}
+    given = samples(*({**feed, **rest} for feed in photos(3, (1, 3, 48, 48), dtype=dtype).feeds))
+    found, again = (with_unnoticed_noise(given, np.random.default_rng(0)) for _ in range(2))
+    for noisy, same, clean in zip(found, again, given.feeds, strict=True):
+        lost = noisy["x"].astype(np.float64) - clean["x"].astype(np.float64)
+        assert noisy["x"].dtype == dtype
+        assert 20.0 * np.log10(255.0 / lost.std()) == pytest.approx(40.0, abs=0.5)
+        assert all(np.array_equal(noisy[name], clean[name]) for name in rest)
+        assert all(np.array_equal(noisy[name], same[name]) for name in noisy)
+    assert with_unnoticed_noise(samples(rest), np.random.default_rng(0)) == ()
+
+
+def test_noise_beside_a_signal_goes_by_the_signal() -> None:
+    """40 dB below it, however large a single peak is."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((1, 4000)).astype(np.float32)
+    x[0, 7] = 300.0
+    (noisy,) = with_unnoticed_noise(samples({"x": x}), np.random.default_rng(0))
+    assert 20.0 * np.log10(x.std() / np.delete(noisy["x"] - x, 7).std()) == pytest.approx(40.0, abs=0.5)
 
 
 def test_each_way_comes_once_before_any_comes_twice_and_from_both_halves() -> None:

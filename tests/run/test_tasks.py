@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from scipy.stats import binomtest
 
 import inlay
 from inlay.cli.render import verdict
-from inlay.data import Samples
-from inlay.errors import UsageError
+from inlay.data import Samples, load_feed
+from inlay.errors import RunFailed, UsageError
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound, Judge
-from inlay.quant.tasks.task import Task, embedding
+from inlay.quant.metrics import Agreement
+from inlay.quant.tasks.task import Figure, Task, embedding, masks
 from inlay.report.page import accuracy_words
+from inlay.run.robustness import beside_noise
 from inlay.testing.models import Builder
 from inlay.trial import Accuracy, TaskFigure
 from tests.support.detectors import detector, finder, images
@@ -179,3 +182,87 @@ def test_what_an_embedding_may_lose_without_being_asked() -> None:
     assert "of rank correlation more than 5 % is lost" in alike.reason
     few = judged(1.0 + 0.03 * spread[:8], 17.0, usual)
     assert few.feasible, "of few vectors, near ties decide"
+
+
+class Segmenter:
+    """Scores of two classes by brightness: what lies near the threshold changes its class with any noise."""
+
+    def __init__(self, near: float) -> None:
+        rng = np.random.default_rng(5)
+        sides = np.where(rng.random((6, 1, 3, 24, 24)) < 0.5, 0.1, 0.9)
+        is_near = rng.random(sides.shape) < near
+        images = np.where(is_near, 0.5 + 0.004 * np.sign(sides - 0.5), sides).astype(np.float32)
+        self.samples = Samples(tuple({"x": x} for x in images), "npz", "test")
+        self.runs = 0
+
+    def outputs(self, feeds: Any) -> list[dict[str, np.ndarray]]:
+        return [{"y": np.concatenate([f["x"][:, :1], 1.0 - f["x"][:, :1]], axis=1)} for f in feeds]
+
+    def run(self, paths: Any) -> list[dict[str, np.ndarray]]:
+        self.runs += 1
+        return self.outputs([load_feed(path) for path in paths])
+
+    def flipped(self, share: float) -> list[dict[str, np.ndarray]]:
+        """Outputs of a model that gives such a share of pixels to the other class."""
+        rng, found = np.random.default_rng(6), []
+        for outputs in self.outputs(self.samples.feeds):
+            wrong = rng.random(outputs["y"][:, :1].shape) < share
+            found.append({"y": np.where(wrong, outputs["y"][:, ::-1], outputs["y"])})
+        return found
+
+
+@pytest.mark.parametrize(("near", "kept"), [(0.6, True), (0.0, False)])
+def test_as_much_of_a_task_may_be_lost_as_float_itself_loses_by_noise(near: float, kept: bool, tmp_path: Path) -> None:
+    """Where a little noise moves float's own masks as far; where it does not, the usual limit stays."""
+    net = Segmenter(near)
+    reference = net.outputs(net.samples.feeds)
+    task = masks(lambda y: y.argmax(1), ["y"], 3).bound(binds=True)
+    judge = Judge(
+        reference,
+        net.samples,
+        Bound(),
+        confidence=None,
+        task=beside_noise(task, net.samples, reference, net.run, tmp_path),
+    )
+    assert judge.judge(net.flipped(0.005)).feasible
+    assert net.runs == 0, "nobody had to know"
+    found = judge.judge(net.flipped(0.05))
+    assert found.feasible == kept, found.reason
+    assert ("float itself with 1 % of noise" in found.figures[0].said) == kept
+    assert not judge.judge(net.flipped(0.4)).feasible
+    assert net.runs == 1, "it is found out once"
+    plain = Judge(reference, net.samples, Bound(), confidence=None, task=task)
+    assert not plain.judge(net.flipped(0.05)).feasible, "without it, nothing more may be lost"
+
+
+def test_a_float_model_that_fails_on_noise_allows_for_nothing(tmp_path: Path) -> None:
+    net = Segmenter(0.6)
+    reference = net.outputs(net.samples.feeds)
+
+    def fails(paths: Any) -> list[dict[str, np.ndarray]]:
+        raise RunFailed("no")
+
+    task = beside_noise(masks(lambda y: y.argmax(1), ["y"], 3), net.samples, reference, fails, tmp_path)
+    assert task is not None
+    assert task.told(net.flipped(0.05), reference)[0].broken
+
+
+def test_a_few_detections_that_noise_costs_float_allow_for_little(tmp_path: Path) -> None:
+    """Of 13, 3 that are lost show hardly more than the usual 5 %; of 500, as many in proportion show 20 %."""
+
+    def limit(of: int) -> float:
+        lost = 3 * of // 13
+        told = lambda value, _: f"{value:.0%}"  # noqa: E731
+        counts = Agreement(of=lambda *_: 0.0, counts=lambda outputs, reference: (of - lost, of))
+        task = Task("detector", "a detector", (Figure("detections kept", counts, told, 0.05),))
+        net = Segmenter(0.6)
+        reference = net.outputs(net.samples.feeds)
+        found = beside_noise(task, net.samples, reference, net.run, tmp_path)
+        assert found is not None
+        most = found.told(reference, reference)[0].most
+        assert most is not None
+        return most
+
+    assert limit(13) == pytest.approx(binomtest(3, 13).proportion_ci(0.9, "exact").low)
+    assert limit(13) < 0.07
+    assert 0.19 < limit(500) < 0.22

@@ -28,7 +28,7 @@ from inlay.data.samples import (
     split,
     tuned_sizes,
 )
-from inlay.data.stress import NO_STRESS, StressSet, Variation, stress_set
+from inlay.data.stress import NO_STRESS, StressSet, Variation, stress_set, with_unnoticed_noise
 from inlay.data.workload import (
     Shapes,
     ShapeWish,
@@ -89,5 +89,6 @@ __all__ = [
     "stress_set",
     "template",
     "tuned_sizes",
+    "with_unnoticed_noise",
     "workload_of",
 ]

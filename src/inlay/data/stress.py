@@ -18,6 +18,7 @@ from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.data.variations import (
     CHANGES,
     LEAST_TOKENS,
+    UNNOTICED,
     Given,
     Kind,
     domain_of,
@@ -100,6 +101,23 @@ def stress_set(
     )
     made = (v for turn in range(each) for v in _turn(samples.feeds, specs, kinds, turn, rng))
     return StressSet(tuple(v for v, _ in zip(made, range(most), strict=False)), tuple(unknown))
+
+
+def with_unnoticed_noise(samples: Samples, rng: np.random.Generator) -> tuple[Feed, ...]:
+    """Each of ``samples`` with noise that hardly anybody would notice; none where no input can have any."""
+    inputs = [InputSpec(name, array.dtype, None) for name, array in samples.feeds[0].items()]
+    kinds = {s.name: kind_of(s, [f[s.name] for f in samples.feeds]) for s in inputs}
+    changed = {name: kind for name, kind in kinds.items() if kind in UNNOTICED}
+
+    def noisy(number: int) -> Feed:
+        varied = dict(samples.feeds[number])
+        for name, kind in changed.items():
+            given = _given(samples.feeds, name, kind, number, None, rng)
+            if given is not None:
+                varied[name] = stored(UNNOTICED[kind](given), given.domain, varied[name].dtype)
+        return varied
+
+    return tuple(map(noisy, range(len(samples)))) if changed else ()
 
 
 def kind_of(spec: InputSpec, arrays: Sequence[np.ndarray]) -> Kind:

@@ -99,6 +99,10 @@ def _noise(share: float) -> Change:
     return lambda g: g.x + share * g.domain.span * g.rng.standard_normal(g.x.shape, np.float32)
 
 
+def _hiss(share: float) -> Change:
+    return lambda g: g.x + share * g.x.std() * g.rng.standard_normal(g.x.shape, np.float32)
+
+
 def mixture(g: Given) -> np.ndarray:
     """Half of each of two samples; the one itself where there is no other."""
     return g.x if g.other is None else 0.5 * (g.x + g.other)
@@ -167,6 +171,10 @@ CHANGES: Mapping[Kind, Mapping[str, tuple[Change, bool]]] = {
 
 Shares are of the domain's span, or of a side's length.
 """
+
+UNNOTICED: Mapping[Kind, Change] = {"image": _noise(0.01), "field": _hiss(0.01), "signal": _hiss(0.01)}
+"""Noise of 1 % that hardly anybody would notice, by kind: of the span in images, which is a PSNR of 40 dB, as usual
+JPEG files have it; of the standard deviation in others."""
 
 
 # --- tokens

@@ -189,7 +189,8 @@ class Comparison:
                     found[row, label] = "there was no time to judge it"
                     continue
                 reference, confidence = self._reference(workers[label], label, part), None if verify else UNCHECKED
-                bound, task = bound_in_task(self._parts[part], reference, config)
+                by = self._float_on(workers[label], label)
+                bound, task = bound_in_task(self._parts[part], reference, config, by, self.held.work)
                 judge = Judge(reference, self._parts[part], bound, self.inputs.metric, confidence, task=task)
                 try:
                     judged = judge.judge(workers[label].run(files[label][row], self._feeds[part]), in_task=verify)
@@ -202,17 +203,23 @@ class Comparison:
 
     def _reference(self, worker: Worker, label: str, part: str) -> Sequence[Outputs]:
         """The given model's outputs that others are compared with: in float32, as far as the model runs so."""
-        exact = self.others is not None or OwnPrecision.of(create(self.specs[label])) is not None
-        on, feeds = _FLOAT32 if exact else label, self._feeds[part]
+        on = _FLOAT32 if self._is_exact(label) else label
         if (on, part) not in self._references:
-            try:
-                found = self._in_float32(feeds) if exact else worker.run(self.given, feeds)
-            except TargetError:
-                if not exact:
-                    raise
-                found = worker.run(self.given, feeds)  # of operators that only a target knows
-            self._references[on, part] = found
+            self._references[on, part] = self._float_on(worker, label)(self._feeds[part])
         return self._references[on, part]
+
+    def _is_exact(self, label: str) -> bool:
+        """Whether files are compared with what the given model is in float32, whatever the target makes of it."""
+        return self.others is not None or OwnPrecision.of(create(self.specs[label])) is not None
+
+    def _float_on(self, worker: Worker, label: str) -> RunFiles:
+        def run(feeds: Sequence[Path]) -> Sequence[Outputs]:
+            if self._is_exact(label):
+                with contextlib.suppress(TargetError):  # of operators that only a target knows
+                    return self._in_float32(feeds)
+            return worker.run(self.given, feeds)
+
+        return run
 
     @cached_property
     def _in_float32(self) -> RunFiles:

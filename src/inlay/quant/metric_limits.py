@@ -186,8 +186,14 @@ def most_lost(lost: int, won: int, of: int, is_agreement: bool = False) -> float
 
     tail = 1.0 - CONFIDENCE if is_agreement else (1.0 - CONFIDENCE) / 2.0
     high = float(betaincinv(lost + 1, of - lost, 1.0 - tail)) if lost < of else 1.0
-    low = float(betaincinv(won, of - won + 1, tail)) if won else 0.0
-    return high - low
+    return high - least_share(won, of, tail)
+
+
+def least_share(count: int, of: int, error: float = 1.0 - CONFIDENCE) -> float:
+    """Lower limit of a share that ``count`` of ``of`` were counted of, exact but for such an error."""
+    from scipy.special import betaincinv  # takes long to load
+
+    return float(betaincinv(count, of - count + 1, error)) if count else 0.0
 
 
 def hits_needed(lost: float, won: float, max_drop: float, is_agreement: bool) -> int | None:

@@ -25,6 +25,7 @@ from inlay.quant.tasks.task import Task
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, PARTS, PRECISION, PrecisionChoice, digest_of
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
+from inlay.run.robustness import beside_noise
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact, OwnPrecision, TargetSpec
@@ -96,9 +97,18 @@ def binds_in_task(bound: Bound) -> bool:
     return bound.metric is None and bound.evaluation is None and bound.min_sqnr_db is not None
 
 
-def bound_in_task(samples: Samples, reference: Sequence[Outputs], config: TuneConfig) -> tuple[Bound, Task | None]:
-    """The bound that models are judged by, and the given model's task, whose figures bind where nothing else does."""
-    task, bound = task_of(samples, reference, config.task), config.searched
+def bound_in_task(
+    samples: Samples, reference: Sequence[Outputs], config: TuneConfig, run: RunFiles, folder: Path
+) -> tuple[Bound, Task | None]:
+    """The bound that models are judged by, and the given model's task, whose figures bind where nothing else does.
+
+    Args:
+        reference: what the given model makes of ``samples``.
+        run: gives its outputs for others.
+        folder: for files of these.
+    """
+    task = beside_noise(task_of(samples, reference, config.task), samples, reference, run, folder)
+    bound = config.searched
     if task is None or not binds_in_task(config.bound):
         return bound, task
     return task.usual(bound), task.bound(binds=True)
@@ -140,7 +150,8 @@ def run_given(session: Session) -> Given:
     def compared() -> Judge:
         with session.given_model_runs():
             reference = outputs.result() if exact is None else exact
-        bound, task = bound_in_task(inputs.judging, reference, inputs.config)
+        by = run if exact is None else in_float32
+        bound, task = bound_in_task(inputs.judging, reference, inputs.config, by, session.work)
         if task is not None and inputs.parts.verified:  # else what nothing has seen tells
             task = task.bound(binds=task.binds and (task.finds_rows or bool(bound.in_task)))
         judge = Judge(reference, inputs.judging, bound, inputs.metric, confidence, apart, task=task)

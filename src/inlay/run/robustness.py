@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
 from inlay.calibrate.scorer import Run, score_by
 from inlay.calibrate.table_search import StressTask
-from inlay.data import InputSpec, Samples, StressSet, save_feeds, stress_set
-from inlay.errors import Ended, TargetError, TimedOut
+from inlay.data import InputSpec, Samples, StressSet, save_feeds, stress_set, with_unnoticed_noise
+from inlay.errors import Ended, InlayError, TargetError, TimedOut
+from inlay.model.heard import doing
 from inlay.model.user_code import user_function
 from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.quant.metric_limits import least_share
 from inlay.quant.parts import Parts
+from inlay.quant.tasks.task import Task
 from inlay.run.reference import RunFiles
-from inlay.trial import counted, shown_sqnr
+from inlay.trial import TaskFigure, counted, shown_sqnr
+
+_PARTS = 5  # of the samples, each of which is left out once
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,47 @@ def _outputs(run: RunFiles, paths: Sequence[Path]) -> Sequence[Outputs | None]:
         except TargetError:
             found.append(None)
     return found + [None] * (len(paths) - len(found))
+
+
+def beside_noise(
+    task: Task | None, samples: Samples, reference: Sequence[Outputs], run: RunFiles, folder: Path
+) -> Task | None:
+    """``task`` that allows for what 1 % of noise in the inputs, which hardly anybody would notice, costs float itself.
+
+    The edges of masks and near ties change with anything: a quantized model cannot be asked to keep more of them than
+    the float model does when its pictures were stored as JPEG. It is found out once, where some model loses too much.
+    Only what is shown counts: the lower limit of what was counted, or the least without any fifth of the samples.
+
+    Args:
+        reference: outputs of the float model for ``samples``.
+        run: gives its outputs for others.
+        folder: for files of these.
+    """
+    if task is None:
+        return None
+
+    @cache
+    def noisy() -> Mapping[str, TaskFigure]:
+        feeds = with_unnoticed_noise(samples, np.random.default_rng(len(samples)))
+        if not feeds:
+            return {}
+        doing("run the float model on samples with a little noise")
+        try:
+            outputs = run(save_feeds(Path(mkdtemp(dir=folder)) / "noisy", feeds))
+        except InlayError:  # then nothing more may be lost
+            return {}
+        parts = np.array_split(np.arange(len(feeds)), min(len(feeds), _PARTS))
+        rests = [[i for i in range(len(feeds)) if i not in part] for part in parts] if len(parts) > 1 else []
+        without = [task.told([outputs[i] for i in rest], [reference[i] for i in rest]) for rest in rests]
+
+        def shown(figure: TaskFigure) -> float:
+            if figure.of:
+                return least_share(figure.of - figure.right, figure.of)
+            return min((f.lost for some in without for f in some if f.name == figure.name), default=0.0)
+
+        return {f.name: replace(f, lost=shown(f)) for f in task.told(outputs, reference)}
+
+    return replace(task, noisy=noisy)
 
 
 def variations_of(

@@ -28,7 +28,7 @@ from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.quant.tasks.recognize import task_of
 from inlay.quant.tasks.task import Task
 from inlay.run.reference import RunFiles
-from inlay.run.robustness import StressTest, variations_of
+from inlay.run.robustness import StressTest, beside_noise, variations_of
 from inlay.space.recipe import Recipe
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.trial import Accuracy
@@ -155,7 +155,7 @@ class OneShot:
             soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
         asked_for = Bound(DEFAULT_MIN_SQNR_DB, is_usual=True) if asked.bound_db is None else Bound(asked.bound_db)
-        task = task_of(scored, reference)
+        task = beside_noise(task_of(scored, reference), scored, reference, run, work)
         bound = asked_for if task is None else task.usual(asked_for)
         assert bound.min_sqnr_db is not None, "each of them has one"
         prepared = keep_wide(prepared, find_wide(prepared, samples.feeds, bound.min_sqnr_db, mask=samples.mask))

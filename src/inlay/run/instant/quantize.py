@@ -37,7 +37,7 @@ from inlay.run.instant.shapes import profiled_here
 from inlay.run.machine_costs import read_costs
 from inlay.run.outputs import install, publish
 from inlay.run.reference import RunFiles, in_reference
-from inlay.run.robustness import Robustness, variations_of
+from inlay.run.robustness import Robustness, beside_noise, variations_of
 from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import elsewhere
 from inlay.space.recipe_file import find_recipe
@@ -222,7 +222,8 @@ def _on_all(worker: Worker, reference: RunFiles, made: Artifact, samples: Sample
     some = samples.evenly(_MOST_JUDGED)
     paths = save_feeds(folder / "all", some.feeds)
     exact = reference(paths)
-    judge = Judge(exact, some, Bound(), confidence=None, task=task_of(some, exact))
+    task = beside_noise(task_of(some, exact), some, exact, reference, folder)
+    judge = Judge(exact, some, Bound(), confidence=None, task=task)
     return judge.judge(worker.run(made, paths), in_task=True)
 
 
