@@ -11,8 +11,9 @@ import inlay
 from inlay import api
 from inlay.errors import UsageError
 from inlay.explanation.explanation import Explanation, Operator, Repair, Waste
-from inlay.explanation.repair import changes
+from inlay.explanation.repair import changes, is_better
 from inlay.testing import Builder, residual_model
+from inlay.trial import Interval
 from tests.support.hand_written_qdq import insert_qdq_everywhere
 
 
@@ -70,6 +71,19 @@ def test_a_float_model_and_an_input_are_no_place_to_repair(folder: Path, tmp_pat
     with pytest.raises(UsageError, match="there is no folder"):
         inlay.explain(given, target="null", repair=tmp_path / "nowhere" / "out.onnx")
     assert given.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "more_db", "better"),
+    [(1.01, 1.2, 0.0, True), (0.97, 1.01, 20.0, True), (0.97, 1.01, 5.0, False), (0.9, 1.2, 20.0, False)],
+)
+def test_as_fast_counts_where_it_is_far_more_accurate(low: float, high: float, more_db: float, better: bool) -> None:
+    """A file that saturates on this processor is repaired, even where nothing is faster than its wrong numbers."""
+    assert is_better(Interval((low + high) / 2, low, high), more_db) == better
+
+
+def test_what_runs_is_better_than_what_does_not() -> None:
+    assert is_better(None, 0.0)
 
 
 def test_changes_are_told_by_operators_and_values() -> None:

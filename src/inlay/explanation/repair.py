@@ -160,11 +160,24 @@ def _best(
             problem = f"the fastest {why}"
             continue
         gain = _gain(subject, made, worker, seed)
-        if gain is not None and not gain.shows_gain():
+        if not is_better(gain, accuracy.sqnr_db - subject.accuracy.sqnr_db):
+            assert gain is not None
             problem = f"the fastest at its accuracy is not shown to gain: {shown_ratio(gain)}"
         elif best is None or best[0] is None or (gain is not None and gain.value > best[0].value):
             best = gain, accuracy.sqnr_db, path
     return best, problem
+
+
+def is_better(gain: Interval | None, more_db: float) -> bool:
+    """Whether a model that is no less accurate is worth writing: it runs, gains, or is as fast and far more accurate.
+
+    Args:
+        gain: its speed-up over the given model; None where that does not run.
+        more_db: SQNR beyond that of the given model.
+    """
+    if gain is None or gain.shows_gain():
+        return True
+    return gain.low >= policy.AS_FAST and more_db >= policy.FAR_MORE_DB
 
 
 def less_accurate(made: Accuracy, given: Accuracy) -> str:
