@@ -35,8 +35,8 @@ TELLING_DB = 6.0
 """DB from which on a given model's SQNR tells which of two is better: below, half of an output is something else."""
 
 AS_FAST, FAR_MORE_DB = 0.95, 6.0
-"""Speed-up from which a repaired model is as fast as the given one, and the SQNR beyond that one's, a bit of every number,
-for which it is written all the same: shipped files saturate on processors that their makers do not have."""
+"""Speed-up from which a repaired model is as fast as the given one, and the SQNR beyond that one's, a bit of every
+number, for which it is written all the same: shipped files saturate on processors that their makers do not have."""
 
 REPAIR_RETREATS, RETREAT_DB = 4, 0.5
 """Further measured models that are tried where the delivered one is not as accurate on all samples as the given one,
