@@ -140,6 +140,38 @@ def test_detectors_of_any_make_are_read_as_their_decoders_read_them(make: Make, 
     assert total >= 5, "the fixture finds something"
 
 
+@pytest.mark.parametrize("wanted", ["auto", "detector"])
+@pytest.mark.parametrize("classes", [5, 1])
+def test_what_stands_behind_the_scores_of_an_anchor_is_no_score(classes: int, wanted: str, tmp_path: Path) -> None:
+    """Mask coefficients, as YOLO has them for segmentation, beside an output of prototypes; of one class as well, where
+    its score is not that of an object that the coefficients are the classes of."""
+    model = detector("joined")
+    last = model.graph.node[-1]
+    boxes, scores = last.input
+    made = [helper.make_node("Sin", [boxes], ["coefficients"]), helper.make_node("Tanh", ["images"], ["prototypes"])]
+    if classes == 1:
+        made.append(helper.make_node("ReduceMax", [scores], ["best"], axes=[1], keepdims=1))
+    model.graph.node.pop()
+    model.graph.node.extend(made)
+    joined = [boxes, "best" if classes == 1 else scores, "coefficients"]
+    model.graph.node.append(helper.make_node("Concat", joined, ["out"], axis=1))
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 8 + classes
+    model.graph.output.append(helper.make_tensor_value_info("prototypes", TensorProto.FLOAT, [1, 3, 96, 96]))
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = [{"images": image[None]} for image in images(6, 1)]
+    reference = [runs(tmp_path / "m.onnx")(feed) for feed in feeds]
+    task = recognized(reference, facts(tmp_path / "m.onnx", feeds), wanted)
+    assert task is not None
+    assert task.layout is not None
+    total = 0
+    for each in reference:
+        (one,) = detections(task.layout, each)
+        rows = each["out"][0].T
+        assert sorted(one.rows) == sorted(brute_force(rows[:, :4].astype(float), rows[:, 4 : 4 + classes]))
+        total += len(one)
+    assert total >= 5, "the fixture finds something"
+
+
 def test_a_detector_whose_scores_are_gone_keeps_nothing(tmp_path: Path) -> None:
     reference, known = outputs_of("separate", tmp_path)
     task = recognized(reference, known)

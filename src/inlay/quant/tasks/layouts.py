@@ -1,15 +1,15 @@
 """Where a detector's outputs hold boxes, scores and classes: by what is joined there, by shapes, values and names.
 
 Three forms are known: one output that joins boxes with scores (and, between or before them, with one score for the
-object), an output of boxes beside one of scores, and the rows of what was found already, behind a NonMaxSuppression or
-a TopK. Where boxes are not boxes yet but offsets from anchors, only those of a grid (YOLOX) can be decoded; others are
-compared anchor by anchor.
+object, and behind them with what else an anchor has: mask coefficients, key points, an angle), an output of boxes
+beside one of scores, and the rows of what was found already, behind a NonMaxSuppression or a TopK. Where boxes are not
+boxes yet but offsets from anchors, only those of a grid (YOLOX) can be decoded; others are compared anchor by anchor.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -105,17 +105,22 @@ def layout_of(reference: Sequence[Outputs], facts: Facts, sure: bool = True) -> 
     if not reference:
         return None
     floats = [n for n, y in reference[0].items() if y.dtype.kind == "f"]
-    tries: tuple[Callable[[], Layout | None], ...] = (
-        lambda: _rows_found(reference, facts, floats),
-        lambda: _joined(facts.joins, floats, reference),
-        lambda: _beside(facts, floats, reference, sure),
-    )
-    for attempt in tries:
-        found = attempt()
-        done = None if found is None else _read(found, reference, facts, sure)
-        if done is not None:
-            return done
+    for certain in (True,) if sure else (True, False):
+        for layout in _possible(reference, facts, floats, certain):
+            done = _read(layout, reference, facts, certain)
+            if done is not None:
+                return done
     return None
+
+
+def _possible(reference: Sequence[Outputs], facts: Facts, floats: Sequence[str], sure: bool) -> Iterator[Layout]:
+    found = _rows_found(reference, facts, floats)
+    if found is not None:
+        yield found
+    yield from _joined(facts.joins, floats, reference)
+    beside = _beside(facts, floats, reference, sure)
+    if beside is not None:
+        yield beside
 
 
 def _read(layout: Layout, reference: Sequence[Outputs], facts: Facts, sure: bool) -> Layout | None:
@@ -181,8 +186,8 @@ def _background(scores: Sequence[np.ndarray]) -> int | None:
     return int(np.bincount(flat.argmax(axis=1), minlength=flat.shape[1]).argmax())
 
 
-def _joined(joins: Joins, floats: Sequence[str], reference: Sequence[Outputs]) -> Layout | None:
-    """One output that joins boxes with scores."""
+def _joined(joins: Joins, floats: Sequence[str], reference: Sequence[Outputs]) -> Iterator[Layout]:
+    """One output that joins boxes with scores. What stands behind these is none, so that boxes must look like boxes."""
     for name in floats:
         for axis, numbers in enumerate(joins.get(name, ())):
             if not axis or numbers is None or reference[0][name].ndim < 3 or not reference[0][name].size:
@@ -190,28 +195,27 @@ def _joined(joins: Joins, floats: Sequence[str], reference: Sequence[Outputs]) -
             ends = [0, *np.flatnonzero(np.diff(numbers)) + 1, len(numbers)]
             sizes = [int(stop - start) for start, stop in pairwise(ends)]
             last = axis == reference[0][name].ndim - 1
-            found = _places(name, axis, sizes, last)
             anchors = reference[0][name][0].size // max(1, len(numbers))
-            if found is not None and anchors >= _LEAST_ANCHORS:
-                return found
-    return None
+            for found in _places(name, axis, sizes, last) if anchors >= _LEAST_ANCHORS else ():
+                boxes = [b for y in reference if (b := found.boxes.of(y)) is not None and b.size]
+                if found.scores.stop == len(numbers) or (boxes and _form(boxes) != "offsets"):
+                    yield found
 
 
-def _places(name: str, axis: int, sizes: Sequence[int], last: bool) -> Layout | None:
-    """Where boxes and scores stand among joined values of these sizes."""
-    total = sum(sizes)
+def _places(name: str, axis: int, sizes: Sequence[int], last: bool) -> Iterator[Layout]:
+    """Where boxes and scores may stand among joined values of these sizes."""
     if tuple(sizes[:2]) == (2, 2):
         sizes = [4, *sizes[2:]]
-        if last and len(sizes) == 2 and sizes[1] > 1:  # as YOLOv5 has them: the object's score before the classes'
-            sizes = [4, 1, sizes[1] - 1]
+        if last and len(sizes) > 1 and sizes[1] > 1:  # as YOLOv5 has them: the object's score before the classes'
+            sizes = [4, 1, sizes[1] - 1, *sizes[2:]]
     match sizes:
-        case [4, 1, classes] if classes > 0:
-            return Layout(Place(name, axis, 0, 4), Place(name, axis, 5, total), Place(name, axis, 4, 5))
-        case [1, 4, classes] if classes > 0:
-            return Layout(Place(name, axis, 1, 5), Place(name, axis, 5, total), Place(name, axis, 0, 1))
-        case [4, classes] if classes > 0:
-            return Layout(Place(name, axis, 0, 4), Place(name, axis, 4, total))
-    return None
+        case [4, 1, classes, *_]:
+            yield Layout(Place(name, axis, 0, 4), Place(name, axis, 5, 5 + classes), Place(name, axis, 4, 5))
+        case [1, 4, classes]:
+            yield Layout(Place(name, axis, 1, 5), Place(name, axis, 5, 5 + classes), Place(name, axis, 0, 1))
+    match sizes:
+        case [4, classes, *_]:
+            yield Layout(Place(name, axis, 0, 4), Place(name, axis, 4, 4 + classes))
 
 
 def _beside(facts: Facts, floats: Sequence[str], reference: Sequence[Outputs], sure: bool) -> Layout | None:
