@@ -214,6 +214,17 @@ def test_observed_spread_outweighs_that_of_other_models_as_samples_grow(spread: 
     assert many == pytest.approx(spread, abs=0.15 * spread + 0.6)
 
 
+def test_with_one_below_the_bound_more_are_needed_than_were_judged() -> None:
+    """One of 24 at 16 dB, the others at 31: "about 24 samples like these would show 20 dB" was said of just these."""
+    each = [16.0, *np.linspace(30.0, 32.0, 23)]
+    found = state(each, 20.0)
+    assert found.limit_db == 16.0
+    assert found.would_show == found.needed == samples_needed(1 / 24)
+    assert found.would_show is not None
+    assert found.would_show > 24
+    assert state(each * (1 + found.would_show // 24), 20.0).keeps_bound
+
+
 def test_the_number_that_would_show_the_bound_does() -> None:
     """With mean and spread as they are: one less would not."""
     each = [23.0, 24.5, 25.0, 23.5]

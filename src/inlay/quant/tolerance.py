@@ -205,8 +205,11 @@ def spread_db(db: np.ndarray, shared: float = 0.0) -> float:
 
 
 def _would_show(db: np.ndarray, bound_db: float | None) -> int | None:
-    """The fewest samples, with mean and spread like these, whose limit is at the bound; None where no few would do."""
-    if bound_db is None or db.size < 2 or db[0] >= MAX_DB:
+    """The fewest samples, with mean and spread like these, whose limit is at the bound; None where no few would do.
+
+    With one below the bound among them, none would: the limit by mean and spread is never above the worst.
+    """
+    if bound_db is None or db.size < 2 or db[0] >= MAX_DB or db[0] < bound_db:
         return None
     spare, spread = float(db.mean()) - bound_db, spread_db(db, _hidden(db.size))
     most = samples_needed() or 0
