@@ -13,9 +13,10 @@ import onnx.compose
 import pytest
 
 from inlay.calibrate.observe import observe
-from inlay.data import Samples
+from inlay.data import Feed, Samples
 from inlay.deadline import Deadline
 from inlay.model.load import load
+from inlay.model.pieces import PiecewiseSession
 from inlay.model.pool import Stored, pooled
 from inlay.model.reference import Session
 from inlay.prepare import smoothquant
@@ -146,6 +147,24 @@ def test_without_time_there_are_none(tmp_path: Path) -> None:
     even = prepared_model(dense(outlier=1.0), tmp_path)
     nothing = find_scales(even, feeds(), Deadline(1e9, lambda: 0.0))
     assert (dict(nothing.scales), nothing.in_time) == ({}, True), "nothing to find is not the same"
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(100.0, 6), (14.0, 2)])
+def test_what_cannot_be_judged_in_time_is_not_begun(
+    seconds: float, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An inference takes a second: after two of them it is known that 12 seconds are too few for 4 + 2 * 5 others."""
+    now, ran, run = 0.0, 0, PiecewiseSession.run
+
+    def slow(session: PiecewiseSession, feed: Feed) -> Outputs:
+        nonlocal now, ran
+        now, ran = now + 1.0, ran + 1
+        return run(session, feed)
+
+    monkeypatch.setattr(PiecewiseSession, "run", slow)
+    found = find_scales(prepared_model(dense(), tmp_path), feeds(6), Deadline(seconds, lambda: now))
+    assert ran == runs
+    assert bool(found.scales) == found.in_time == (runs == 6)
 
 
 def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,12 @@ def find_scales(
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
             outputs: list[Outputs] = []
             run_on = [*chosen_on, *(judged_on if len(feeds) > _SAMPLES else ())]
+            least = len(run_on) - 2 + len(judged_on) * (2 + _CHANGING)  # inferences after the second, to judge anything
             for number, feed in enumerate(counting(run_on, "run the model on sample")):
+                begun = deadline.clock()
                 seen = session.run(feed)
+                if number == 1 and not deadline.fits(least * (deadline.clock() - begun)):
+                    return Smoothed(in_time=False)  # better now than when the time is gone
                 outputs.append({v: seen[v] for v in judged})
                 for one in inputs if number < len(chosen_on) else ():
                     arrays[one.value].append(positions.only(feed, one.value, seen[one.value]))
