@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from benchmarks import one_story
 from inlay.deadline import Deadline
 from inlay.measure.paired import Series
 from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.delivered import Rounds
 from inlay.run.confirm.undecided import contradicted, left_open, open_words, over_float, too_few
 from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
-from inlay.run.outcome.assemble import over_known_float
+from inlay.run.outcome.assemble import cuts, over_known_float
 from inlay.run.result import Best
 from inlay.run.schedule import Effort, Schedule
+from inlay.run.session import Session
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial, shown_ratio
 from inlay.types import Placement, Port, QType
@@ -137,6 +140,18 @@ def test_what_is_gained_over_a_float_model_that_was_hardly_read_is_left_open() -
     assert over_known_float(both_in_float, hardly) == both_in_float
     in_fresh_processes = replace(best, over_float=Interval(1.65, 1.6, 1.7))
     assert over_known_float(in_fresh_processes, hardly) == in_fresh_processes
+
+
+def test_blocks_that_were_planned_and_not_read_are_not_told_as_read() -> None:
+    """ "0 of 24 deciding blocks" left something open, while the next note told of "10 of 24 deciding blocks"."""
+    full, cut = Effort(8, 3, 3, 8), Effort(2, 0, 1, 10)
+    plan = SimpleNamespace(is_limited=True, efforts=(full, cut))
+    parts, config = SimpleNamespace(calibration=()), SimpleNamespace(protocol=SimpleNamespace(first_blocks=7))
+    inputs = SimpleNamespace(parts=parts, config=config)
+    session = cast(Session, SimpleNamespace(plan=plan, inputs=inputs, journal=SimpleNamespace(fact=lambda _: None)))
+    read = Rounds(effort=cut, finalists={"a": Artifact(Path("a.onnx"), "a")})
+    assert "10 of 24 deciding blocks" in "".join(cuts(session, (), 7, read))
+    assert [*cuts(session, (), 7, replace(read, finalists={}))] == []
 
 
 def test_what_it_takes_to_decide_is_told() -> None:

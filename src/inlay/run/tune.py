@@ -282,7 +282,7 @@ def _result(
         not_timed=anchors.left_out,
         unsearched=_unsearched(search, ended, inputs.config.strategy),
     )
-    cut_short = cuts(session, anchors.left_out, search.meter.protocol.first_blocks, confirmed.rounds.effort)
+    cut_short = cuts(session, anchors.left_out, search.meter.protocol.first_blocks, confirmed.rounds)
     limits = limit_notes(inputs.file, model.prepared.normalized.model.metadata_props.get(METADATA, ""))
     about = About(
         units=model.prepared.units,

@@ -271,12 +271,13 @@ def measure_memory(session: Session, files: Mapping[str, Artifact], feed: Path) 
             journal.record_fact(MEMORY.of(key), found)
 
 
-def cuts(session: Session, missing: Sequence[str], first_blocks: int, effort: Effort) -> Iterator[str]:
+def cuts(session: Session, missing: Sequence[str], first_blocks: int, rounds: Rounds) -> Iterator[str]:
     """What a run did less thoroughly because its budget did not allow for more: one phrase for each phase.
 
     Args:
         missing: anchors that were not timed.
         first_blocks: of the races.
+        rounds: in fresh processes; where these decided nothing, a note of its own says why.
     """
     if not session.plan.is_limited:
         return
@@ -303,7 +304,7 @@ def cuts(session: Session, missing: Sequence[str], first_blocks: int, effort: Ef
         yield f"not timed: {', '.join(missing)}"
     if first_blocks < config.protocol.first_blocks:
         yield f"races begin with {first_blocks} of {config.protocol.first_blocks} blocks"
-    if left_out := effort.cut_from(session.plan.efforts[0]):
+    if rounds.finalists and (left_out := rounds.effort.cut_from(session.plan.efforts[0])):
         yield left_out
 
 
