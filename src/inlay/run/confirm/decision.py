@@ -174,7 +174,7 @@ class Confirmation:
             effort = effort.done(fresh.counts[0], blocks)
         if others and too_few(base):
             why = f"{blocks} of {full.second * full.blocks} deciding blocks are too few"
-            return self._unconfirmed(contenders, fresh.given_up, verifier, effort, why)
+            return self._unconfirmed(contenders, fresh.given_up, verifier, effort, why, blocks)
         champion = champion_of(base, others)
         gained = gain(base, champion, reported)
         reference = next((e for e in others if e.is_float), None)
@@ -233,7 +233,13 @@ class Confirmation:
         )
 
     def _unconfirmed(
-        self, entries: Sequence[Entry], given_up: Collection[str], verifier: Verifier, effort: Effort, why: str
+        self,
+        entries: Sequence[Entry],
+        given_up: Collection[str],
+        verifier: Verifier,
+        effort: Effort,
+        why: str,
+        blocks: int = 0,
     ) -> Confirmed:
         """The decision by the readings of the search, as there are none, or too few, of fresh processes."""
         contenders = [e for e in entries if e.key not in given_up]
@@ -245,7 +251,7 @@ class Confirmation:
         if champion.candidate.placement:
             return confirmed
         lost = {r.candidate.key for r in verifier.rejected}
-        return replace(confirmed, undecided=self._open(unrefuted(contenders, lost), 0, effort, len(contenders)))
+        return replace(confirmed, undecided=self._open(unrefuted(contenders, lost), blocks, effort, len(contenders)))
 
     def _preferred(self, verifier: Verifier) -> Callable[[Sequence[Entry]], Entry]:
         """Of the contenders that gain, the best first: what is delivered where there are no readings to decide by."""
