@@ -30,6 +30,7 @@ from inlay.run.ceiling.measure import judged, measure_peaks
 from inlay.run.machine_costs import keep_peaks, read_costs, read_peaks, write_costs
 from inlay.search.cost_table import CostTable, Fit
 from inlay.search.peaks import Peaks, Reached, peaks_of, precision_of
+from inlay.search.workload import sort_of
 from inlay.targets.base import Capabilities, Fingerprint, KernelTime, TargetSpec
 from inlay.targets.null import NullTarget
 from inlay.targets.registry import create
@@ -124,6 +125,25 @@ def test_a_recurrent_layer_on_integers_has_as_many_products_as_one_in_float(tmp_
     graph = build_graph(ir.from_proto(onnx.load(file)))
     assert graph.node("node").op_type == "DynamicQuantizeLSTM"
     assert multiply_accumulates(graph, graph.node("node"), padding=False) == 6 * 2 * (4 * 5 * 3 + 4 * 5 * 5)
+
+
+@pytest.mark.parametrize(
+    ("behind", "sort"),
+    [((), ""), (("DequantizeLinear",), ""), (("Transpose", "Identity"), ""), (None, "of activations")],
+)
+def test_a_weight_behind_a_few_nodes_is_no_activation(behind: tuple[str, ...] | None, sort: str) -> None:
+    """As in a quantized file, or where an exporter left a Transpose before it."""
+    b = Builder()
+    rows = b.input("x", (1, 64, 64))
+    value = rows if behind is None else b.constant("weight", np.ones((64, 64), np.float32))
+    if behind == ("DequantizeLinear",):
+        value = b.constant("stored", np.ones((64, 64), np.int8))
+    for number, op_type in enumerate(behind or ()):
+        scale = [b.constant("scale", np.array(0.5, np.float32))] if op_type == "DequantizeLinear" else []
+        value = b.node(f"node{number}", op_type, [value, *scale])
+    b.output(b.node("product", "MatMul", [rows, value]))
+    graph = build_graph(ir.from_proto(b.model()))
+    assert sort_of(graph, graph.node("product")) == sort
 
 
 def test_what_computes_no_products_has_none() -> None:

@@ -13,6 +13,7 @@ from inlay.space.units import Unit
 
 _FEW_CHANNELS = 4  # input channels of a group up to which a Conv reads an image: kernels of channels are mostly empty
 _SEVERAL_ROWS = 4  # of a product: with fewer, its weights are read for nearly every multiplication
+_BEHIND = 4  # nodes that a weight may stand behind
 _FAMILY = {"Gemm": "MatMul", "ConvTranspose": "Conv", "GRU": "LSTM"}
 
 
@@ -84,12 +85,25 @@ def unit_workload(graph: Graph, unit: Unit) -> Workload:
     return Workload(tuple(kinds), products, read + written, constants, turns)
 
 
+def _is_weight(graph: Graph, value: str) -> bool:
+    """Whether a value is constant, also behind a few nodes such as its DequantizeLinear or a Transpose."""
+    for _ in range(_BEHIND):
+        producer = graph.producer(value)
+        if producer is None:
+            break
+        computed = [v for v in producer.inputs if v and not graph.is_constant(v)]
+        if len(computed) != 1:
+            return not computed
+        (value,) = computed
+    return graph.is_constant(value)
+
+
 def sort_of(graph: Graph, node: Node) -> str:
     """Which sort of its operator a product is: depthwise, of few rows, and the like; empty of a usual one."""
     node = as_float(node)
     if node.op_type not in ("Conv", "MatMul", "Gemm") or len(node.inputs) < 2:
         return ""
-    if node.op_type != "Conv" and not graph.is_constant(node.inputs[1]):
+    if node.op_type != "Conv" and not _is_weight(graph, node.inputs[1]):
         return "of activations"
     data, weight = (known_shape(graph.shape(v)) for v in node.inputs[:2])
     if data is None or weight is None:
