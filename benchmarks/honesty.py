@@ -33,11 +33,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from scipy.stats import binomtest
 
+from benchmarks.simulated import Clock, simulated
 from inlay.calibrate.observe import observe
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Samples, input_specs, random_samples
 from inlay.installed import __version__
-from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig

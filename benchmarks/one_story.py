@@ -31,12 +31,12 @@ import onnx
 from benchmarks import honesty, paired
 from benchmarks.quality import RECIPES
 from benchmarks.rows import Row, facts, write_table
+from benchmarks.simulated import Clock, simulated
 from benchmarks.subjects import Subject, default_models, make
 from inlay.cli.render import verdict
 from inlay.cli.terminal import laid_out
 from inlay.data import input_specs, read_samples
 from inlay.errors import TooShort
-from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load as read_model
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.undecided import NOTABLE

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.simulated import Clock, simulated
 
 import inlay
 from inlay.cli.render import verdict
@@ -25,7 +26,6 @@ from inlay.data import (
 )
 from inlay.errors import UsageError
 from inlay.measure.blocks import Block, weighted
-from inlay.measure.in_process import Clock, simulated
 from inlay.measure.paired import Timing, joined
 from inlay.measure.worker import mean_kernels
 from inlay.model.load import load

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from benchmarks.simulated import Clock
 from onnx import TensorProto, helper, numpy_helper
 
 import inlay
@@ -25,7 +26,6 @@ from inlay.calibrate.table_search import CalibrationTask, StressTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Feed, Samples, StressSet, Variation
 from inlay.deadline import Deadline
-from inlay.measure.in_process import Clock
 from inlay.model.pool import pooled
 from inlay.model.reference import Session
 from inlay.quant.accuracy import Bound, Judge

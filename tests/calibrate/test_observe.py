@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.simulated import Clock
 
 from inlay.calibrate.observe import LEAST_SAMPLES, Observed, observe, spread, stretched
 from inlay.data import Samples, StressSet, Variation
 from inlay.deadline import Deadline
-from inlay.measure.in_process import Clock
 from inlay.model.pool import OpenPool, TaskLost, WorkerPool, pooled
 from inlay.model.reference import Session
 from inlay.quant.observers import STRESS

@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from benchmarks.simulated import Clock, simulated
 from setuptools import build_meta  # type: ignore[import-untyped]
 
 from inlay.data import Samples
-from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.extract import extract

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks import honesty
+from benchmarks.simulated import Clock, simulated
 
-from inlay.measure.in_process import Clock, simulated
 from inlay.measure.paired import joined, speedup
 from inlay.run.confirm.contenders import LOOK_LEVEL, is_open
 from inlay.run.schedule import LATER_LOOK

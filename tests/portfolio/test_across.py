@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from benchmarks.simulated import Clock, InProcessWorker
 
 import inlay
 from inlay.data import Samples
 from inlay.errors import UNPROVEN, CompileFailed, JournalError, TargetError, UsageError
 from inlay.measure.client import Limit, Worker
-from inlay.measure.in_process import Clock, InProcessWorker
 from inlay.measure.lab import Lab
 from inlay.model.load import load
 from inlay.portfolio import across as portfolio

@@ -12,11 +12,11 @@ from typing import Any, cast
 import onnx
 import pytest
 from benchmarks import honesty
+from benchmarks.simulated import Clock, simulated
 
 from inlay.deadline import Deadline
 from inlay.errors import Late, UsageError
 from inlay.measure.costs import Costs, Ending
-from inlay.measure.in_process import Clock, simulated
 from inlay.measure.journal import Journal
 from inlay.model.child import Child, Part
 from inlay.model.load import load

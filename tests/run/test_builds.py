@@ -8,9 +8,9 @@ from typing import Any
 import onnx
 import pytest
 from benchmarks import honesty
+from benchmarks.simulated import Clock, simulated
 
 from inlay.data import Samples
-from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.run.inputs import TuneRequest

@@ -10,12 +10,12 @@ from typing import Any
 
 import onnx
 import pytest
+from benchmarks.simulated import Clock, InProcessWorker
 
 from inlay.cli.render import verdict
 from inlay.data import Samples
 from inlay.errors import JournalError, TargetError
 from inlay.measure.client import Limit, Worker
-from inlay.measure.in_process import Clock, InProcessWorker
 from inlay.measure.lab import Lab
 from inlay.measure.own_precision import FASTER
 from inlay.model.load import load

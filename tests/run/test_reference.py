@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from benchmarks.simulated import Clock, simulated
 
 from inlay.data import Samples
-from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound

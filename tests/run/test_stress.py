@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from benchmarks import honesty
+from benchmarks.simulated import Clock, simulated
 
 import inlay
 from inlay.calibrate import observe as observing
@@ -23,7 +24,6 @@ from inlay.calibrate.table_search import CalibrationTask
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Feed, Samples, StressSet, Variation, load_feed
 from inlay.errors import Ended, RunFailed, TargetError, TimedOut, UsageError
-from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel

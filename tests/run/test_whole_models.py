@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from benchmarks.simulated import Clock, InProcessWorker
 
 from inlay.measure.client import usual_limit
-from inlay.measure.in_process import Clock, InProcessWorker
 from inlay.run.instant import calibrate_machine as calibration
 from inlay.run.instant.calibrate_machine import Total, kernel_readings
 from inlay.search.cost_table import fit_table

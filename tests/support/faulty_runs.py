@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from benchmarks.simulated import Clock, simulated
 
 from inlay.data import Samples
 from inlay.errors import InlayError
-from inlay.measure.in_process import Clock, simulated
 from inlay.measure.lab import Lab
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.simulated import InProcessWorker
+
 from inlay.measure.client import Limit, Worker
-from inlay.measure.in_process import InProcessWorker
 from inlay.measure.lab import HERE
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create

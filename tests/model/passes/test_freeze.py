@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from benchmarks.simulated import Clock, simulated
 from onnx import TensorProto
 
 import inlay
 from inlay.data import Samples
-from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.model.normalize import Normalized
 from inlay.prepare.config import TuneConfig
