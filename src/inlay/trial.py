@@ -6,7 +6,7 @@ Results live here, never inside a placement.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from inlay.types import Placement
@@ -189,12 +189,6 @@ class TaskFigure:
         if self.most is None:
             return False
         return self.of - self.right - 1 > self.most * self.of if self.of else self.lost > self.most
-
-    def beside(self, own: TaskFigure) -> TaskFigure:
-        """The same where as much may be lost as the float model itself loses by 1 % of noise in its inputs."""
-        if self.most is None or own.lost <= self.most:
-            return self
-        return replace(self, most=own.lost, said=f"{self.said} (float itself with 1 % of noise: {own.value:.4g})")
 
 
 @dataclass(frozen=True)

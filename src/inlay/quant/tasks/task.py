@@ -103,11 +103,18 @@ class Task:
         if self.noisy is None or not any(figure.broken for figure in found):
             return found
         own = self.noisy()
-        return tuple(figure.beside(own[figure.name]) if figure.name in own else figure for figure in found)
+        return tuple(_beside(figure, own[figure.name]) if figure.name in own else figure for figure in found)
 
     def aligned(self, want: Outputs, got: Outputs) -> Outputs:
         """``got`` with rows of what was found in the order of ``want``."""
         return detections.aligned(self.layout, want, got) if self.layout is not None and self.layout.found else got
+
+
+def _beside(figure: TaskFigure, own: TaskFigure) -> TaskFigure:
+    """``figure`` where as much may be lost as the float model itself loses by 1 % of noise in its inputs."""
+    if figure.most is None or own.lost <= figure.most:
+        return figure
+    return replace(figure, most=own.lost, said=f"{figure.said} (float itself with 1 % of noise: {own.value:.4g})")
 
 
 def broken(figures: Sequence[TaskFigure], beside: Sequence[TaskFigure] = ()) -> str:
