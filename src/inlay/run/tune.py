@@ -41,7 +41,6 @@ from inlay.run.outcome.assemble import (
     losses,
     measure_memory,
     one_story,
-    over_known_float,
 )
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.notes import PROFILES_COMPARED, About, bar_notes, compare_profiles, heat_notes, notes_for
@@ -55,7 +54,7 @@ from inlay.run.session import Session, open_session
 from inlay.run.steering import steered
 from inlay.run.strategies import Strategies, compose, guided_report
 from inlay.search.base import Strategy
-from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
+from inlay.search.baselines import FULL_INT8, ORIGINAL
 from inlay.space.recipe import elsewhere
 from inlay.targets.base import KernelTime
 from inlay.trial import Proposal
@@ -265,8 +264,6 @@ def _result(
         )
         for name, trial in anchors.trials.items()
     }
-    in_float = trials[FLOAT].outcome if FLOAT in trials else None
-    confirmed = replace(confirmed, best=over_known_float(confirmed.best, in_float))
 
     def why_slow() -> str:
         if not session.plan.before_writing.fits(session.costs.profile_s(2, PROFILES_COMPARED)):

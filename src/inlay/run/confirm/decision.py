@@ -168,13 +168,13 @@ class Confirmation:
         try:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:
-            return self._unconfirmed(contenders, fresh.given_up, verifier, effort, str(error))
+            return self._unconfirmed(contenders, fresh, verifier, effort, str(error), 0)
         full, blocks = plan.efforts[0], len(base.readings)
         if not base.readings.exact:
             effort = effort.done(fresh.counts[0], blocks)
         if others and too_few(base):
             why = f"{blocks} of {full.second * full.blocks} deciding blocks are too few"
-            return self._unconfirmed(contenders, fresh.given_up, verifier, effort, why, blocks)
+            return self._unconfirmed(contenders, fresh, verifier, effort, why, blocks)
         champion = champion_of(base, others)
         gained = gain(base, champion, reported)
         reference = next((e for e in others if e.is_float), None)
@@ -233,20 +233,15 @@ class Confirmation:
         )
 
     def _unconfirmed(
-        self,
-        entries: Sequence[Entry],
-        given_up: Collection[str],
-        verifier: Verifier,
-        effort: Effort,
-        why: str,
-        blocks: int = 0,
+        self, entries: Sequence[Entry], fresh: FreshReadings, verifier: Verifier, effort: Effort, why: str, blocks: int
     ) -> Confirmed:
         """The decision by the readings of the search, as there are none, or too few, of fresh processes."""
-        contenders = [e for e in entries if e.key not in given_up]
-        base, champion, gained, over_float = by_search(self.original, contenders, self._preferred(verifier))
-        best = replace(best_of(base, champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
+        contenders = [e for e in entries if e.key not in fresh.given_up]
+        base, champion, gained = by_search(self.original, contenders, self._preferred(verifier))
+        best = best_of(base, champion, gained, over_float(gained, self.judged), verifier.accuracy(champion))
+        best = replace(best, confirmed=False)
         trouble = f"NOT CONFIRMED: {why}; the figures are those of the search"
-        rounds = Rounds(effort=effort, given_up=frozenset(given_up))
+        rounds = Rounds(effort=effort, given_up=frozenset(fresh.given_up))
         confirmed = self._confirmed(best, base, champion, verifier, rounds, [trouble])
         if champion.candidate.placement:
             return confirmed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, MEMORY, OUTLIERS_LEFT, 
 from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import RunInputs
 from inlay.run.preparation import Calibrated, stress_test
-from inlay.run.result import AnchorResult, Best, TuneResult, pareto, write_json
+from inlay.run.result import AnchorResult, TuneResult, pareto, write_json
 from inlay.run.robustness import Robustness, StressTest
 from inlay.run.schedule import PEAKS, Effort
 from inlay.run.session import Session
@@ -175,18 +174,6 @@ def one_story(key: str, outcome: Outcome, confirmed: Confirmed) -> Outcome:
     gained = confirmed.rounds.measured.get(key, outcome.latency.speedup)
     ns = latency_ms(1e6 * confirmed.baseline_ms, gained) * 1e6
     return replace(outcome, latency=replace(outcome.latency, ns=ns, speedup=gained))
-
-
-def over_known_float(best: Best, in_float: Outcome | None) -> Best:
-    """``best`` with what it gains over float left open where float had too few readings to tell that.
-
-    The speed-up over the given model stands in for it until here. Normalizing alone may be most of that: no kernel
-    packs weights that are inputs as well, as in old exports.
-    """
-    told = isinstance(in_float, Measured) and in_float.latency.speedup.is_told
-    if told or best.is_float or best.over_float != best.speedup:
-        return best
-    return replace(best, over_float=replace(best.over_float, low=0.0, high=math.inf))
 
 
 def _point(candidate: Candidate, outcome: Measured, size: int | None, memory: int | None) -> dict[str, Any]:
