@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ import onnx
 from scipy import stats
 
 import inlay
-from benchmarks import light_models, transformers
+from benchmarks import light_models, subjects
+from benchmarks.render import ratio
 from benchmarks.subjects import Subject
 from inlay.data import input_specs, read_samples
 from inlay.model.load import load
@@ -96,10 +97,14 @@ def row(subject: Subject, work: Path, budget: float) -> dict[str, Any]:
     if best.origin == ORIGINAL:
         return {**found, "kept": True}
     feed = work / "feed.npz"
-    np.savez(feed, **read_samples(subject.samples, input_specs(load(subject.model).model)).feeds[0])
+    np.savez(feed, **_first(subject.model, subject.samples))
     files = [str(subject.model), str(work / "out" / "model.onnx"), *_others(work)]
     judged = {WAYS[0]: _in_a_loop(files[:2], feed), WAYS[1]: _in_turn(files, feed)}
-    return {**found, "kept": False, "judged": {k: v.__dict__ for k, v in judged.items()}}
+    return {**found, "kept": False, "judged": {k: asdict(v) for k, v in judged.items()}}
+
+
+def _first(model: Path, samples: Path) -> Mapping[str, np.ndarray]:
+    return read_samples(samples, input_specs(load(model).model)).feeds[0]
 
 
 def _interval(found: Any) -> dict[str, float]:
@@ -110,13 +115,8 @@ def _others(work: Path) -> list[str]:
     """Three nets, and what they are fed, that the caches are shared with."""
     paths = []
     for name in ("squeezenet", "vit", "lstm"):
-        model = work / f"other_{name}.onnx"
-        proto = light_models.light_model(name) if name in light_models.NAMES else transformers.MODELS[name]()
-        onnx.save(proto, model)
-        if name in light_models.NAMES:
-            np.savez(model.with_suffix(".npz"), **{light_models.input_name(proto): light_models.samples(1)[0][None]})
-        else:
-            np.savez(model.with_suffix(".npz"), **{k: v[0] for k, v in transformers.samples(proto, 1).items()})
+        model = subjects.make(name, None, work / "others" / name).model
+        np.savez(model.with_suffix(".npz"), **_first(model, model.parent / "samples.npz"))
         paths.append(str(model))
     return paths
 
@@ -199,12 +199,8 @@ def line(row: Mapping[str, Any]) -> str:
     """A row in a few words."""
     if row["kept"]:
         return "the given file is kept"
-    said = _shown(row["claims"]["loop"])
-    return f"{said}; " + ", ".join(f"{way} {_shown(row['judged'][way])}" for way in WAYS)
-
-
-def _shown(found: Mapping[str, float] | None) -> str:
-    return "" if found is None else f"{found['value']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]"
+    said = ratio(row["claims"]["loop"])
+    return f"{said}; " + ", ".join(f"{way} {ratio(row['judged'][way])}" for way in WAYS)
 
 
 def markdown(found: Mapping[str, Any]) -> str:
@@ -225,21 +221,16 @@ def markdown(found: Mapping[str, Any]) -> str:
             lines.append(f"| {row['model']} | {row.get('error') or 'the given file is kept'} | | | |")
             continue
         claims, judged = row["claims"], row["judged"]
-        cells = [_shown(claims["loop"]), _shown(claims.get("cold"))]
-        cells += [_shown(judged[w]) + ("" if holds(claims, w, judged[w]) else " !") for w in WAYS]
+        cells = [ratio(claims["loop"]), ratio(claims.get("cold"))]
+        cells += [ratio(judged[w]) + ("" if holds(claims, w, judged[w]) else " !") for w in WAYS]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
     lines += ["", f"The given file is kept of {found['kept']}; of {found['claims']} claims:", ""]
     for way, held in found["held"].items() if found["claims"] else ():
-        low, high = _exact(held, found["claims"])
+        low, high = stats.binomtest(held, found["claims"]).proportion_ci()
         mean = found["judged_over_claimed"][way]
         said = f"{held} of {found['claims']} hold, {held / found['claims']:.0%} [{low:.0%}, {high:.0%}]"
         lines.append(f"- {way}: {said}; judged over claimed {mean:.3f} in the geometric mean")
     return "\n".join(lines) + "\n"
-
-
-def _exact(held: int, of: int) -> tuple[float, float]:
-    found = stats.binomtest(held, of).proportion_ci()
-    return float(found.low), float(found.high)
 
 
 if __name__ == "__main__":

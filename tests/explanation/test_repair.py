@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import onnx
 import pytest
@@ -10,10 +12,11 @@ import pytest
 import inlay
 from inlay import api
 from inlay.errors import UsageError
+from inlay.explanation import repair
 from inlay.explanation.explanation import Explanation, Operator, Repair, Waste
 from inlay.explanation.repair import changes, is_better
 from inlay.testing import Builder, residual_model
-from inlay.trial import Interval
+from inlay.trial import Accuracy, Interval
 from tests.support.hand_written_qdq import insert_qdq_everywhere
 
 
@@ -80,6 +83,22 @@ def test_a_float_model_and_an_input_are_no_place_to_repair(folder: Path, tmp_pat
 def test_as_fast_counts_where_it_is_far_more_accurate(low: float, high: float, more_db: float, better: bool) -> None:
     """A file that saturates on this processor is repaired, even where nothing is faster than its wrong numbers."""
     assert is_better(Interval((low + high) / 2, low, high), more_db) == better
+
+
+@pytest.mark.parametrize(("later", "chosen"), [(Interval(1.3, 1.2, 1.4), "later"), (Interval(0.9, 0.8, 1.0), "first")])
+def test_what_is_as_fast_keeps_no_faster_one_from_being_tried(
+    later: Interval, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that is looked at only where nothing before it will do."""
+    gains = {"first": Interval(0.99, 0.97, 1.01), "later": later}
+    given, made = Accuracy(True, 1.0), Accuracy(True, 20.0)
+    judge = SimpleNamespace(judge=lambda *_, **__: made)
+    subject = SimpleNamespace(judge=judge, accuracy=given, feeds=[])
+    monkeypatch.setattr(repair, "_candidates", lambda *_: [(tmp_path / "first", False), (tmp_path / "later", True)])
+    monkeypatch.setattr(repair, "load", lambda path: SimpleNamespace(path=path, sha256=path.name))
+    monkeypatch.setattr(repair, "_gain", lambda _, found, *__: gains[found.path.name])
+    best, _ = repair._best(cast(Any, subject), None, tmp_path, cast(Any, SimpleNamespace(run=lambda *_: [])), 0)
+    assert best == (gains[chosen], 20.0, tmp_path / chosen)
 
 
 def test_what_runs_is_better_than_what_does_not() -> None:

@@ -18,8 +18,10 @@ from inlay.deadline import NEVER, Deadline
 from inlay.measure.client import Worker
 from inlay.measure.paired import Series
 from inlay.quant.accuracy import Bound
+from inlay.quant.tolerance import state
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed, Rounds, best_of, ratio_of
+from inlay.run.confirm.evidence import Evidence
 from inlay.run.confirm.verification import OnOthers, Rejected, Verifier
 from inlay.run.evaluate import Candidate
 from inlay.run.result import Best
@@ -139,6 +141,26 @@ def test_what_variations_lack_beyond_what_they_may_lose(db: float, least: float,
     assert verifier.lacks_db(plain, NEVER) == 0.0, "float lacks nothing"
     by_metric = Verifier(cast(Worker, worker), given, None, Bound(max_drop=0.1), Deadline(math.inf, lambda: 0.0), test)
     assert by_metric.lacks_db(entry, NEVER) == 0.0, "a metric decides"
+
+
+def test_variations_that_there_was_no_time_for_count_once_they_are_judged() -> None:
+    """What is stated of few samples must not rest on variations that nobody looked at."""
+    signal, samples = {"y": np.ones(2, np.float32)}, Samples(({"x": np.zeros(2, np.float32)},), "real", "test")
+    test = StressTest(["0.8x brightness"], [Path("0.npz")], [signal], samples)
+    given = Candidate("given", Trial(Proposal(Placement(), "given"), Failed("run", "")), lambda: FILE, None)
+    bound = Bound(min_sqnr_db=20.0)
+    weigh = lambda *_: Evidence(bound, state([30.0, 31.0, 32.0], 20.0))  # noqa: E731
+    verifier = Verifier(cast(Worker, VariedWorker()), given, None, bound, NEVER, test, weigh)
+    entry = Entry(rejected(outside(12.0)).candidate, Artifact(Path("model.onnx"), "12.0"))
+    late, found = Deadline(0.0, lambda: 1.0), []
+    for until in (late, NEVER, late):
+        evidence = verifier.evidence(entry, until)
+        assert evidence is not None
+        found.append(evidence.varied_lacks_db)
+    assert found == pytest.approx([0.0, 5.0, 5.0], abs=0.1)
+    weighed = verifier.weighed(entry)
+    assert weighed is not None
+    assert not weighed.shows
 
 
 def test_a_failure_on_unseen_samples_is_no_amount_of_noise() -> None:

@@ -149,6 +149,7 @@ def _best(
 ) -> tuple[tuple[Interval | None, float, Path] | None, str]:
     """The fastest candidate that is no less accurate than the given model: speed-up, SQNR, file; or what was wrong."""
     best: tuple[Interval | None, float, Path] | None = None
+    as_fast: tuple[Interval | None, float, Path] | None = None
     problem = ""
     for path, is_last in _candidates(subject, origin, search):
         if best is not None and is_last:
@@ -160,12 +161,13 @@ def _best(
             problem = f"the fastest {why}"
             continue
         gain = _gain(subject, made, worker, seed)
-        if not is_better(gain, accuracy.sqnr_db - subject.accuracy.sqnr_db):
-            assert gain is not None
+        if gain is not None and not gain.shows_gain():
             problem = f"the fastest at its accuracy is not shown to gain: {shown_ratio(gain)}"
+            if is_better(gain, accuracy.sqnr_db - subject.accuracy.sqnr_db):
+                as_fast = as_fast or (gain, accuracy.sqnr_db, path)
         elif best is None or best[0] is None or (gain is not None and gain.value > best[0].value):
             best = gain, accuracy.sqnr_db, path
-    return best, problem
+    return best or as_fast, problem
 
 
 def is_better(gain: Interval | None, more_db: float) -> bool:

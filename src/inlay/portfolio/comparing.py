@@ -25,7 +25,8 @@ from inlay.model.guard import limited
 from inlay.portfolio import policy
 from inlay.portfolio.result import GIVEN, Cell, Table
 from inlay.portfolio.runs import Portfolio, open_portfolio
-from inlay.quant.accuracy import UNCHECKED, Judge, Outputs
+from inlay.quant.accuracy import UNCHECKED, Bound, Judge, Outputs
+from inlay.quant.tasks.task import Task
 from inlay.run.given import bound_in_task
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.reference import RunFiles, in_reference
@@ -180,6 +181,7 @@ class Comparison:
             end: after which nothing but the given model is judged.
         """
         found: dict[tuple[str, str], Accuracy | str] = {}
+        bounds: dict[str, tuple[Bound, Task | None]] = {}
         config, part = self.inputs.config, "selection"
         if verify and self.inputs.verification is not None:
             part = "verification"
@@ -189,8 +191,10 @@ class Comparison:
                     found[row, label] = "there was no time to judge it"
                     continue
                 reference, confidence = self._reference(workers[label], label, part), None if verify else UNCHECKED
-                by = self._float_on(workers[label], label)
-                bound, task = bound_in_task(self._parts[part], reference, config, by, self.held.work)
+                if label not in bounds:
+                    by = self._float_on(workers[label], label)
+                    bounds[label] = bound_in_task(self._parts[part], reference, config, by, self.held.work)
+                bound, task = bounds[label]
                 judge = Judge(reference, self._parts[part], bound, self.inputs.metric, confidence, task=task)
                 try:
                     judged = judge.judge(workers[label].run(files[label][row], self._feeds[part]), in_task=verify)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -137,29 +137,31 @@ def beside_noise(
     """
     if task is None:
         return None
+    return replace(task, noisy=cache(partial(_by_noise, task, samples, reference, run, folder)))
 
-    @cache
-    def noisy() -> Mapping[str, TaskFigure]:
-        feeds = with_unnoticed_noise(samples, np.random.default_rng(len(samples)))
-        if not feeds:
-            return {}
-        doing("run the float model on samples with a little noise")
-        try:
-            outputs = run(save_feeds(Path(mkdtemp(dir=folder)) / "noisy", feeds))
-        except InlayError:  # then nothing more may be lost
-            return {}
-        parts = np.array_split(np.arange(len(feeds)), min(len(feeds), _PARTS))
-        rests = [[i for i in range(len(feeds)) if i not in part] for part in parts] if len(parts) > 1 else []
-        without = [task.told([outputs[i] for i in rest], [reference[i] for i in rest]) for rest in rests]
 
-        def shown(figure: TaskFigure) -> float:
-            if figure.of:
-                return least_share(figure.of - figure.right, figure.of)
-            return min((f.lost for some in without for f in some if f.name == figure.name), default=0.0)
+def _by_noise(
+    task: Task, samples: Samples, reference: Sequence[Outputs], run: RunFiles, folder: Path
+) -> Mapping[str, TaskFigure]:
+    """Figures of the float model on noisy samples by name, with what is shown to be lost; none where it fails there."""
+    feeds = with_unnoticed_noise(samples, np.random.default_rng(len(samples)))
+    if not feeds:
+        return {}
+    doing("run the float model on samples with a little noise")
+    try:
+        outputs = run(save_feeds(Path(mkdtemp(dir=folder)) / "noisy", feeds))
+    except InlayError:  # then nothing more may be lost
+        return {}
+    parts = np.array_split(np.arange(len(feeds)), min(len(feeds), _PARTS))
+    rests = [[i for i in range(len(feeds)) if i not in part] for part in parts] if len(parts) > 1 else []
+    without = [task.told([outputs[i] for i in rest], [reference[i] for i in rest]) for rest in rests]
 
-        return {f.name: replace(f, lost=shown(f)) for f in task.told(outputs, reference)}
+    def shown(figure: TaskFigure) -> float:
+        if figure.of:
+            return least_share(figure.of - figure.right, figure.of)
+        return min((f.lost for some in without for f in some if f.name == figure.name), default=0.0)
 
-    return replace(task, noisy=noisy)
+    return {f.name: replace(f, lost=shown(f)) for f in task.told(outputs, reference)}
 
 
 def variations_of(

@@ -32,16 +32,7 @@ from inlay.run.evaluate import Evaluator
 from inlay.run.facts import DONE, PROFILE, SENSITIVITY, not_measured
 from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import TuneRequest, fixable_notes, limit_notes
-from inlay.run.outcome.assemble import (
-    Found,
-    assemble,
-    ceilings,
-    cuts,
-    given_alone,
-    losses,
-    measure_memory,
-    one_story,
-)
+from inlay.run.outcome.assemble import Found, assemble, ceilings, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.notes import PROFILES_COMPARED, About, bar_notes, compare_profiles, heat_notes, notes_for
 from inlay.run.outcome.uses import in_other_uses

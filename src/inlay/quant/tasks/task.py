@@ -72,7 +72,7 @@ class Task:
     # of a detector, by which rows of what was found are brought into the float model's order
     layout: Layout | None = None
     # the same figures of the float model itself, by name, where its inputs have 1 % of noise, which nobody would
-    # notice; asked only where too much is lost
+    # notice, each with what is shown to be lost so; asked only where too much is lost
     noisy: Callable[[], Mapping[str, TaskFigure]] | None = None
 
     @property

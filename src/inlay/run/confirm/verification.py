@@ -214,15 +214,17 @@ class Verifier:
             found = self._weigh(entry, self.each_db(entry), until)
             if found is not None:
                 searched = entry.candidate.trial.accuracy
-                lacking = self.lacks_db(entry, until) if found.statement.samples < FEW else 0.0
                 searched_db = 0.0 if searched is None else searched.sqnr_db
                 unseen = self.accuracy(entry)
                 unseen_db = None if unseen is None else unseen.sqnr_db
-                found = replace(found, varied_lacks_db=lacking, searched_db=searched_db, unseen_db=unseen_db)
+                found = replace(found, searched_db=searched_db, unseen_db=unseen_db)
                 if found.breaks:
                     self._reject(entry, found)
             self._evidence[entry.key] = found
-        return self._evidence[entry.key]
+        found = self._evidence[entry.key]
+        if found is None or found.statement.samples >= FEW:
+            return found
+        return replace(found, varied_lacks_db=self.lacks_db(entry, until))  # there may be time for it only later
 
     def _reject(self, entry: Entry, found: Evidence) -> None:
         """Keep a contender no longer: samples that had no part in its ranges break its bound."""
@@ -242,7 +244,10 @@ class Verifier:
 
     def weighed(self, entry: Entry) -> Evidence | None:
         """What is known of a contender already."""
-        return self._evidence.get(entry.key)
+        found = self._evidence.get(entry.key)
+        if found is None or found.statement.samples >= FEW:
+            return found
+        return replace(found, varied_lacks_db=self.lacking.get(entry.key, 0.0))
 
     def lacks_db(self, entry: Entry, until: Deadline) -> float:
         """How many dB the worst variation of the samples lacks, beyond what variations may lose.
