@@ -30,6 +30,7 @@ from benchmarks import (
     honesty,
     imports,
     instant,
+    light_models,
     lowering,
     npu,
     openvino,
@@ -42,6 +43,7 @@ from benchmarks import (
     stopping,
     subjects,
     transfer,
+    transformers,
     uses,
     waste,
 )
@@ -110,6 +112,24 @@ def run_openvino(options: argparse.Namespace) -> None:
     table = openvino.table(collect("openvino", names, options, make, settings))
     known = create(openvino.PLAIN).fingerprint().facts
     write_table(options.out, "openvino", {"machine": facts(options.budget), "target": known, **table}, render.openvino)
+
+
+def run_auto(options: argparse.Namespace) -> None:
+    """``auto.json`` and ``.md``: of trained models, transformers, and models out of packages."""
+    from benchmarks.popular.models import TASKS  # they need packages that the other tables do without
+
+    settings = {"budget": options.budget, "nncf": options.nncf is not None, "version": __version__}
+    known = [*subjects.names(options.models), *TASKS]
+    order = [n for n in known if n in options.only or n not in (*light_models.NAMES, *transformers.VARIANTS)]
+
+    def make(name: str, work: Path) -> Row:
+        subject = TASKS[name].laid(options.cache, work) if name in TASKS else subjects.make(name, options.models, work)
+        return openvino.row_anywhere(subject, work, options.budget, options.nncf)
+
+    wanted = [n for n in order if not options.only or n in options.only]
+    table = openvino.table(collect_named("auto", (wanted, order), options, make, settings))
+    target = create(openvino.PLAIN).fingerprint().facts
+    write_table(options.out, "auto", {"machine": facts(options.budget), "target": target, **table}, render.auto)
 
 
 def run_runtimes(options: argparse.Namespace) -> None:
@@ -382,6 +402,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "few_samples": run_few_samples,
     "npu": run_npu,
     "openvino": run_openvino,
+    "auto": run_auto,
     "runtimes": run_runtimes,
     "browser": run_browser,
     "compiles": run_compiles,
@@ -421,7 +442,7 @@ def main() -> int:
     parser.add_argument(
         "--budget",
         type=float,
-        help=f"seconds of search for each model ({BUDGET_S:g}; popular, shipped, stopping: {POPULAR_S:g})",
+        help=f"seconds of search for each model ({BUDGET_S:g}; auto, popular, shipped, stopping: {POPULAR_S:g})",
     )
     parser.add_argument("--bound", type=float, default=quality.BOUND_DB, help="least dB of quality (default 20)")
     parser.add_argument(
@@ -454,7 +475,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     wanted = [options.table] if options.table else [name for name in render.TABLES if name not in ELSEWHERE]
     for name in wanted:
-        budget = options.budget or (POPULAR_S if name in ("popular", "shipped", "stopping") else BUDGET_S)
+        budget = options.budget or (POPULAR_S if name in ("auto", "popular", "shipped", "stopping") else BUDGET_S)
         COMMANDS[name](argparse.Namespace(**{**vars(options), "budget": budget}))
     return 0
 

@@ -1,10 +1,13 @@
-"""What Inlay delivers for OpenVINO against what everybody would try there, and against ONNX Runtime.
+"""What Inlay delivers where OpenVINO is installed, against what everybody would try there, and ONNX Runtime.
 
     python -m benchmarks openvino [--models DIR] [--budget 40] [--only NAME ...] [--nncf PYTHON] [--restart]
+    python -m benchmarks auto [--models DIR] [--budget 90] [--only NAME ...] [--nncf PYTHON] [--cache DIR] [--restart]
 
+``openvino`` tunes for OpenVINO alone, ``auto`` for whichever runtime is the fastest.
 Anchors on OpenVINO: the given model in each inference precision, what ONNX Runtime's quantizer makes of all of it and
-of its convolutions and products, NNCF's post-training quantization with both of its presets, where ``--nncf`` names a
-Python that has it, and Inlay's one-shot recipes. ONNX Runtime runs the given model.
+of its convolutions and products, and NNCF's post-training quantization with both of its presets, where ``--nncf`` names
+a Python that has it. ``openvino`` has Inlay's one-shot recipes besides; there ONNX Runtime runs the given model. In
+``auto`` the given model and what ONNX Runtime's quantizers make of it are anchors on ONNX Runtime, too.
 Bfloat16 is the default where the processor has it, and not timed a second time there: each target has a process of its
 own, and equal models differ by up to 5 % between two. What is delivered runs in the precision that the run chose.
 All are timed in the same blocks; accuracy is against ONNX Runtime on the given model, on samples from other sources.
@@ -13,6 +16,8 @@ All are timed in the same blocks; accuracy is against ONNX Runtime on the given 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,8 @@ import inlay
 from benchmarks import nncf_peer, paired, peer
 from benchmarks.quality import BLOCKS, BOUND_DB, EVALUATION, PROCESSES, anchor, fastest
 from benchmarks.subjects import Subject
+from inlay.errors import TooShort
+from inlay.portfolio.result import AcrossResult
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
 
@@ -40,11 +47,25 @@ RECIPES = ("full-int8", "conv-matmul")
 ANCHORS = (*USUAL, *RECIPES)
 """With Inlay's own one-shot recipes, which have its ranges, rewrites and shared scales, but no search."""
 
+ON_BOTH = {FLOAT: "", **{f"{FLOAT}, {name}": name for name in ("quantize_static", "quantize_static, products")}}
+DYNAMIC = f"{FLOAT}, quantize_dynamic"
+ANYWHERE = (*ON_BOTH, DYNAMIC, *USUAL)
+"""What people have without Inlay, where they may choose the runtime."""
+
 OVER = ("over_usual", "over_best_anchor", "over_onnxruntime")
 
 
-def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict[str, Any]:
-    """Tune one model for OpenVINO, and time what is delivered beside every anchor.
+@dataclass(frozen=True)
+class Delivered:
+    """What a run delivers."""
+
+    file: Path
+    on: TargetSpec
+    facts: Mapping[str, Any]  # of the run, for its row
+
+
+def tuned(subject: Subject, folder: Path, budget: float) -> Delivered:
+    """Tune one model for OpenVINO.
 
     Raises:
         InlayError: the model cannot be tuned.
@@ -58,10 +79,87 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
         budget=budget,
         cost_db=False,
     )
-    made, notes = paired.quantized(subject, folder, {name: name for name in RECIPES}, PLAIN)
-    files = {FLOAT: subject.model, "delivered": result.model_path, **made}
     chosen = {} if result.precision is None else result.precision.options
-    targets = {"delivered": TargetSpec(NAME, {**PLAIN.options, **chosen}), **dict.fromkeys(made, PLAIN)}
+    search = dict(result.search)
+    facts = {
+        "selection_sqnr_db": result.best.selection.sqnr_db,
+        "is_float": result.best.is_float,
+        "origin": result.best.origin,
+        "search": {k: search.get(k) for k in ("measurements", "builds", "failed", "wall_s", "unattributed")},
+        "stopped_because": search["stopped_because"],
+    }
+    return Delivered(result.model_path, TargetSpec(NAME, {**PLAIN.options, **chosen}), facts)
+
+
+def tuned_anywhere(subject: Subject, folder: Path, budget: float) -> Delivered:
+    """Tune one model for the runtime that it is fastest on; where ``budget`` is too short, in the least that is asked.
+
+    Raises:
+        InlayError: the model cannot be tuned.
+    """
+    try:
+        result = inlay.tune(
+            subject.model,
+            out=folder / "tune",
+            target="auto",
+            data=subject.samples,
+            min_sqnr=BOUND_DB,
+            budget=budget,
+            cost_db=False,
+        )
+    except TooShort as error:
+        if error.least_s <= budget:
+            raise
+        return tuned_anywhere(subject, folder, error.least_s)
+    assert isinstance(result, AcrossResult)
+    column = result.columns[result.deployed or result.used[0]]
+    facts = {
+        "origin": result.origin,
+        "verdict": result.cell.as_json(),
+        "wall_s": result.wall_s,
+        "budget_s": budget,
+        "unproven": result.unproven,
+        "notes": list(result.notes),
+    }
+    return Delivered(result.model_path, column.spec, {"deployed": str(column.spec), **facts})
+
+
+def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict[str, Any]:
+    """Tune one model for OpenVINO, and time what is delivered beside every anchor.
+
+    Raises:
+        InlayError: the model cannot be tuned.
+    """
+    delivered = tuned(subject, folder, budget)
+    made, notes = paired.quantized(subject, folder, {name: name for name in RECIPES}, PLAIN)
+    return _beside(subject, folder, nncf, delivered, made, notes)
+
+
+def row_anywhere(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict[str, Any]:
+    """Tune one model for whichever runtime is the fastest, and time it beside what people have on both.
+
+    Raises:
+        InlayError: the model cannot be tuned.
+    """
+    return _beside(subject, folder, nncf, tuned_anywhere(subject, folder, budget))
+
+
+def _beside(
+    subject: Subject,
+    folder: Path,
+    nncf: str | None,
+    delivered: Delivered,
+    recipes: Mapping[str, Path] | None = None,
+    why_not: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The row: ``delivered`` beside what people have, and beside ``recipes``; without these, on both runtimes.
+
+    Args:
+        why_not: there is no file of a recipe, by its name.
+    """
+    files: dict[str, Path] = {FLOAT: subject.model, "delivered": delivered.file, **(recipes or {})}
+    targets = {"delivered": delivered.on, **dict.fromkeys(recipes or {}, PLAIN)}
+    notes = dict(why_not or {})
     by_default = HAS_BF16 in create(PLAIN).fingerprint().facts["isa"].split()
     for name, spec in PRECISIONS.items():
         if name != "given, bf16" or not by_default:
@@ -78,6 +176,12 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
         notes[name] = nncf_peer.quantize(str(nncf), subject.model, subject.samples, path, preset)
         if not notes[name]:
             files[name], targets[name] = path, PLAIN
+    if recipes is None:
+        files.update({there: files[name] for there, name in ON_BOTH.items() if name in files})
+        theirs = peer.quantize("dynamic", subject.model, subject.samples, folder / "dynamic.onnx")
+        notes.update({there: notes[name] for there, name in ON_BOTH.items() if name in notes}, **{DYNAMIC: theirs.note})
+        if theirs.path is not None:
+            files[DYNAMIC] = theirs.path
     samples = paired.read(subject.samples, subject.model, 1)
     readings = paired.measure(files, samples, BLOCKS, PROCESSES, targets=targets)
     notes.update({name: f"makes a model that does not work: {why}" for name, why in readings.failed.items()})
@@ -85,9 +189,10 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
     files = {name: path for name, path in files.items() if name not in readings.failed}
     evaluation = paired.read(subject.evaluation, subject.model, EVALUATION)
     accuracy = paired.sqnr(files, subject.model, evaluation, targets)
-    anchors = [anchor(name, readings, accuracy, notes, FLOAT, BOUND_DB) for name in ANCHORS]
-    best, usual = fastest(anchors), fastest([a for a in anchors if a["name"] in USUAL])
-    search = dict(result.search)
+    names = ANYWHERE if recipes is None else ANCHORS
+    anchors = [anchor(name, readings, accuracy, notes, FLOAT, BOUND_DB) for name in names]
+    best = fastest(anchors)
+    usual = fastest([a for a in anchors if a["name"] in (ANYWHERE if recipes is None else USUAL)])
     return {
         "model": subject.name,
         "trained": subject.trained,
@@ -99,13 +204,9 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
         "over_given": readings.ratio("given", "delivered"),
         "latency_ms": readings.milliseconds("delivered"),
         "sqnr_db": accuracy["delivered"],
-        "selection_sqnr_db": result.best.selection.sqnr_db,
         "feasible": accuracy["delivered"] >= BOUND_DB,
-        "is_float": result.best.is_float,
-        "origin": result.best.origin,
+        **delivered.facts,
         "anchors": anchors,
-        "search": {k: search.get(k) for k in ("measurements", "builds", "failed", "wall_s", "unattributed")},
-        "stopped_because": search["stopped_because"],
     }
 
 

@@ -16,7 +16,7 @@ from benchmarks import paired, quality
 from benchmarks.budgets import LEAST
 from benchmarks.popular import evaluate, judge
 from benchmarks.popular.packages import PACKAGES
-from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Task, judged
+from benchmarks.popular.task import Records, Task, judged
 from benchmarks.subjects import Subject
 from inlay.targets.base import TargetSpec
 
@@ -40,9 +40,7 @@ def row(task: Task, cache: Path, folder: Path, budget: float, threads: int, nncf
         OSError: a package cannot be fetched, or the float model or the run fails.
         InlayError: the float model cannot be measured.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    task.make(cache, folder)
-    subject = Subject(task.name, folder / "model.onnx", folder / SAMPLES, folder / EVALUATION, task.trained)
+    subject = task.laid(cache, folder)
     begun = time.monotonic()
     ran = tuned(subject, folder, budget, threads, (*task.options, *evaluate.options(task, folder)))
     files, notes = quality.by_others(subject, folder, nncf, METHODS)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from benchmarks.subjects import Subject
+
 SAMPLES, EVALUATION = "samples.npz", "evaluation.npz"
 TRUTH, OWN = "truth.npz", "own"
 """What the evaluation's samples hold; and a folder for the same of the samples to tune on."""
@@ -63,6 +65,16 @@ class Task:
     def by_float(self) -> bool:
         """Whether the measure is of the float model's own outputs, so that its owners need no labels for it."""
         return self.pair is not _alone
+
+    def laid(self, cache: Path, folder: Path) -> Subject:
+        """The folder, laid.
+
+        Raises:
+            OSError: a package cannot be fetched.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self.make(cache, folder)
+        return Subject(self.name, folder / "model.onnx", folder / SAMPLES, folder / EVALUATION, self.trained)
 
 
 @dataclass(frozen=True)
