@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 import inlay
 from inlay.cli.speed import use_lines
 from inlay.data import save_feed
+from inlay.deadline import Deadline
 from inlay.errors import TargetError, UsageError
 from inlay.measure import readings
 from inlay.measure.checked import Checked
@@ -27,7 +29,7 @@ from inlay.measure.serving import Load, Served, answer_all
 from inlay.model.load import file_sha256
 from inlay.prepare.config import TuneConfig
 from inlay.run import compare
-from inlay.run.outcome.uses import _others
+from inlay.run.outcome.uses import _fitting, _others
 from inlay.run.result import Use
 from inlay.targets import objective
 from inlay.targets.base import Artifact, TargetSpec
@@ -206,12 +208,22 @@ def test_other_uses_are_all_but_the_one_that_was_tuned_for(monkeypatch: pytest.M
     found = {o: [*_others(aimed_at(TargetSpec("ort-cpu"), o))] for o in objective.OBJECTIVES}
     names = {o: [name for _, readings in each for name in readings] for o, each in found.items()}
     assert names == {
-        "latency": ["cpu-time", "cold", "throughput"],
-        "throughput": ["latency", "cpu-time", "cold", "throughput"],  # the last: how it serves is not known yet
+        "latency": ["cold", "cpu-time", "throughput"],
+        "throughput": ["latency", "cold", "cpu-time", "throughput"],  # the last: how it serves is not known yet
         "cpu-time": ["latency", "cold", "throughput"],
     }
     assert [spec.options.get("streams", 1) for spec, _ in found["throughput"]] == [1, 4]
     assert all(spec.reading == "latency" for each in found.values() for spec, _ in each)
+
+
+@pytest.mark.parametrize(("block_s", "read"), [(0.1, 2), (0.2, 1), (1.0, 0)])
+def test_where_time_is_short_the_use_that_matters_most_is_read(block_s: float, read: int) -> None:
+    limit = Deadline(100.0, lambda: 0.0)
+    plan = SimpleNamespace(before_writing=limit, is_limited=True, seconds=40.0)
+    costs = SimpleNamespace(process_s=lambda models, blocks: block_s * blocks)
+    assert _fitting(cast(Any, SimpleNamespace(plan=plan, costs=costs)), 2) == read
+    unlimited = SimpleNamespace(plan=SimpleNamespace(before_writing=limit, is_limited=False), costs=costs)
+    assert _fitting(cast(Any, unlimited), 2) == 2
 
 
 def test_uses_are_told_in_two_lines() -> None:
@@ -245,7 +257,7 @@ def test_a_whole_run_for_throughput_says_so(tmp_path: Path) -> None:
     assert said["search"]["objective"] == "throughput"
     assert said["target"]["facts"]["streams"] == "2"
     names = [use["use"] for use in said["best"]["uses"]]
-    assert names in ([], ["latency", "cpu-time", "cold", "throughput"]), "none where the given model stays"
+    assert names in ([], ["latency", "cold", "cpu-time", "throughput"]), "none where the given model stays"
     assert len(names) == len(result.best.uses)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from inlay.errors import InlayError, UsageError
@@ -34,20 +35,30 @@ def in_other_uses(session: Session, confirmed: Confirmed, given: Artifact, feed:
     found: list[Use] = []
     with contextlib.suppress(InlayError):  # the result stands without them
         for wanted, readings in _others(spec):
-            costs_s = session.costs.process_s(2, len(readings) * _BLOCKS)
-            if not plan.before_writing.fits(costs_s) or (plan.is_limited and costs_s > USES * plan.seconds):
+            readings = dict(islice(readings.items(), _fitting(session, len(readings))))
+            if not readings:
                 continue
             with session.start_worker(wanted, session.work, session.limit_s) as worker:
                 found += _measured(session, worker, (given, delivered), feed, readings)
     return replace(confirmed, best=replace(confirmed.best, uses=tuple(found)))
 
 
+def _fitting(session: Session, most: int) -> int:
+    """How many readings there is time for, up to ``most``."""
+    plan = session.plan
+    for count in range(most, 0, -1):
+        costs_s = session.costs.process_s(2, count * _BLOCKS)
+        if plan.before_writing.fits(costs_s) and (not plan.is_limited or costs_s <= USES * plan.seconds):
+            return count
+    return 0
+
+
 def _others(spec: TargetSpec) -> Iterator[tuple[TargetSpec, Mapping[str, Reading]]]:
-    """How the target is set up for other uses, and what is then read, by the name of the use.
+    """How the target is set up for other uses, and what is then read, by the name of the use; what matters most first.
 
     Where it is tuned for many at once, that is among them: only how it serves is not known yet.
     """
-    alone: dict[str, Reading] = {"latency": "latency", "cpu-time": "cpu-time", "cold": "cold"}
+    alone: dict[str, Reading] = {"latency": "latency", "cold": "cold", "cpu-time": "cpu-time"}
     single = {**spec.options, **({"streams": 1} if streams_of(spec) > 1 else {})}
     yield TargetSpec(spec.name, single), {k: r for k, r in alone.items() if streams_of(spec) > 1 or r != spec.reading}
     with contextlib.suppress(UsageError):  # it runs one at a time
