@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ from inlay.data import (
     InputSpec,
     Samples,
     bound,
+    labelled,
     load_feed,
     load_function,
     random_samples,
-    read_labels,
     read_samples,
     save_feed,
     split,
@@ -265,19 +267,25 @@ def test_a_broken_test_data_set(tmp_path: Path) -> None:
         read_samples(tmp_path, [X])
 
 
+def labels_of(path: Path, count: int) -> list[int]:
+    found = labelled(Samples(({},) * count, "feeds", ""), path, [X]).labels
+    assert found is not None
+    return list(found)
+
+
 def test_labels(tmp_path: Path) -> None:
     np.save(tmp_path / "l.npy", np.arange(3))
     np.savez(tmp_path / "l.npz", labels=np.arange(3))
     (tmp_path / "l.txt").write_text("0\n1\n2\n")
     for name in ("l.npy", "l.npz", "l.txt"):
-        assert read_labels(tmp_path / name, 3).tolist() == [0, 1, 2]
+        assert labels_of(tmp_path / name, 3) == [0, 1, 2]
         with pytest.raises(DataError, match=r"3 labels, but --data has 4 samples"):
-            read_labels(tmp_path / name, 4)
+            labels_of(tmp_path / name, 4)
 
 
 def test_labels_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
-        read_labels(tmp_path / "missing.npy", 3)
+        labels_of(tmp_path / "missing.npy", 3)
     (tmp_path / "words.txt").write_text("cat\ndog\n")
     (tmp_path / "bad.npy").write_bytes(b"junk")
     (tmp_path / "empty.npy").write_bytes(b"")
@@ -285,7 +293,7 @@ def test_labels_that_cannot_be_read(tmp_path: Path) -> None:
     np.save(tmp_path / "scalar.npy", np.array(3))
     for name in ("words.txt", "bad.npy", "empty.npy", "two.npz", "scalar.npy"):
         with pytest.raises(DataError, match=name):
-            read_labels(tmp_path / name, 2)
+            labels_of(tmp_path / name, 2)
 
 
 @pytest.mark.parametrize("labelled", [False, True])
@@ -385,3 +393,77 @@ def test_numbers_for_an_input_of_strings(tmp_path: Path) -> None:
         read_samples([{"words": mixed}], [TEXT])
     with pytest.raises(DataError, match="not UTF-8"):
         read_samples(save(tmp_path / "a.npz", words=np.array([[b"\xff", b"", b""]])), [TEXT])
+
+
+TEN = InputSpec("x", np.dtype(np.float32), (10, 3))
+
+
+def rows(count: int) -> np.ndarray:
+    return np.arange(3 * count, dtype=np.float32).reshape(count, 3)
+
+
+def test_rows_that_fill_no_batch_are_told(tmp_path: Path) -> None:
+    found = read_samples(save(tmp_path / "a.npz", x=rows(14)), [TEN])
+    assert len(found) == 1
+    assert found.left_out == ("4 of 14 rows were not used: the model takes 10 at once, and they fill no further batch",)
+    assert read_samples(save(tmp_path / "b.npz", x=rows(20)), [TEN]).left_out == ()
+    assert read_samples(save(tmp_path / "c.npz", x=images(7)), [X]).left_out == ()
+    (tmp_path / "d.csv").write_text("\n".join(",".join(map(str, row)) for row in rows(21)))
+    assert "1 of 21 rows was not used" in read_samples(tmp_path / "d.csv", [TEN]).left_out[0]
+
+
+def test_rows_of_each_file_are_told_together(tmp_path: Path) -> None:
+    save(tmp_path / "1.npz", x=rows(12))
+    save(tmp_path / "2.npz", x=rows(13))
+    assert "5 of 25 rows were not used" in read_samples(tmp_path, [TEN]).left_out[0]
+
+
+class Loader:
+    """Batches of a data set, as a PyTorch DataLoader gives them."""
+
+    def __init__(self, count: int, batch_size: int) -> None:
+        self.dataset, self.batch_size = rows(count), batch_size
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray]]:
+        return ((self.dataset[i : i + self.batch_size],) for i in range(0, len(self.dataset), self.batch_size))
+
+
+def test_the_short_last_batch_of_a_loader_is_told() -> None:
+    found = read_samples(Loader(24, 10), [TEN])  # type: ignore[arg-type]
+    assert (len(found), "4 of 24 rows were not used" in found.left_out[0]) == (2, True)
+    with pytest.raises(DataError, match="holds no samples"):
+        read_samples(Loader(4, 10), [TEN])  # type: ignore[arg-type]
+
+
+def test_other_files_of_a_folder_are_told(tmp_path: Path) -> None:
+    save(tmp_path / "1.npz", x=images(2))
+    (tmp_path / "classes.txt").write_text("cat\n")
+    assert read_samples(tmp_path, [X]).left_out == ()
+    inner = tmp_path / "more"
+    inner.mkdir()
+    for name in ("2.npz", "a.flac", "b.FLAC"):
+        (inner / name).write_bytes(b"")
+    (said,) = read_samples(tmp_path, [X]).left_out
+    assert (
+        said == f"3 files were not used as samples (2 .flac, 1 .npz): these are the .npz and .npy files in {tmp_path}"
+    )
+
+
+def test_samples_that_never_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inlay.data.objects.MOST_SAMPLES", 10)
+    with pytest.raises(DataError, match="more than 10 samples"):
+        read_samples(({"x": images(1)} for _ in itertools.count()), [X])
+
+
+def test_labels_of_rows_where_the_batch_is_fixed(tmp_path: Path) -> None:
+    """One for each row of the data, those that fill no batch among them; not where rows are missing in the middle."""
+    np.savetxt(path := tmp_path / "labels.txt", np.arange(24), "%d")
+    found = labelled(read_samples(save(tmp_path / "a.npz", x=rows(24)), [TEN]), path, [TEN])
+    assert found.labels is not None
+    assert found.labels.tolist() == np.arange(20).reshape(2, 10).tolist()
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for name in ("1.npz", "2.npz"):
+        save(folder / name, x=rows(12))
+    with pytest.raises(DataError, match=r"24 labels, but --data has 2 samples, each of 10 rows"):
+        labelled(read_samples(folder, [TEN]), path, [TEN])

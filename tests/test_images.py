@@ -189,3 +189,13 @@ def test_without_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(InlayError, match=r"pip install 'inlay\[images\]'"):
         read(folder, CHW)
+
+
+def test_further_pictures_and_other_files_are_told(folder: Path, pixels: np.ndarray) -> None:
+    several = [Image.fromarray(image) for image in pixels]
+    several[0].save(folder / "d.gif", save_all=True, append_images=several[1:])
+    (folder / "e.heic").write_bytes(b"")
+    assert read_samples(folder, [CHW]).left_out == (
+        f"1 file was not used as samples (1 .heic): these are the images in {folder}",
+        "of 1 file with several pictures only the first one was used",
+    )

@@ -45,6 +45,8 @@ def notes(
     shown: bool | None = None,
     unsearched: str = "",
     least_db: float | None = None,
+    left_out: Sequence[str] = (),
+    interrupted: bool = False,
 ) -> tuple[str, ...]:
     found = []
     for refused, accuracy in rejected:
@@ -70,6 +72,7 @@ def notes(
         bound=Bound(20.0),
         data_kind="npz",
         verified=True,
+        left_out=left_out,
     )
     told = Found(
         confirmed=confirmed,
@@ -78,7 +81,7 @@ def notes(
         not_timed=tuple(not_timed),
         unsearched=unsearched,
     )
-    return notes_for(about, told, interrupted=False, why_slow=lambda: "Mul takes longer", cuts=cuts)
+    return notes_for(about, told, interrupted=interrupted, why_slow=lambda: "Mul takes longer", cuts=cuts)
 
 
 def test_outputs_without_signal_are_named() -> None:
@@ -87,6 +90,11 @@ def test_outputs_without_signal_are_named() -> None:
     (note,) = notes(silent=("boxes",), unseen=unseen)
     assert note.startswith("not counted in the accuracy, because they are constant on these samples: boxes, masks;")
     assert notes(unseen=Accuracy(True, 28.0)) == ()
+
+
+def test_data_that_was_not_used_is_told_also_where_a_run_is_interrupted() -> None:
+    assert "4 of 14 rows" in notes(left_out=["4 of 14 rows"])
+    assert "4 of 14 rows" in notes(left_out=["4 of 14 rows"], interrupted=True)
 
 
 def test_what_variations_lose_is_told() -> None:

@@ -8,9 +8,10 @@ from inlay.data.archives import as_text, load_feed, load_workload, read_arrays, 
 from inlay.data.fixed import FIXED, fixed_values
 from inlay.data.fixing import FixedValues, parse_fixed
 from inlay.data.images import Images
+from inlay.data.labels import labelled
 from inlay.data.likely import likely_sizes, random_samples, sizes_to_try, template
 from inlay.data.padding import Padding
-from inlay.data.reading import files_of, load_function, read_labels, read_samples
+from inlay.data.reading import files_of, load_function, read_samples
 from inlay.data.samples import (
     AUTO_MASK,
     NO_MASK,
@@ -69,6 +70,7 @@ __all__ = [
     "files_of",
     "fixed_values",
     "input_specs",
+    "labelled",
     "likely_sizes",
     "load_feed",
     "load_function",
@@ -79,7 +81,6 @@ __all__ = [
     "random_of_shapes",
     "random_samples",
     "read_arrays",
-    "read_labels",
     "read_samples",
     "save_feed",
     "save_feeds",

@@ -7,6 +7,7 @@ before it is decoded.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inlay.data.left_out import LeftOut
 from inlay.data.samples import InputSpec
 from inlay.errors import DataError, UsageError
 from inlay.files import opened
@@ -79,12 +81,15 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in _FORMATS and p.is_file())
 
 
-def read_images(files: Sequence[Path], specs: Sequence[InputSpec], wish: Images, where: str) -> dict[str, np.ndarray]:
+def read_images(
+    files: Sequence[Path], specs: Sequence[InputSpec], wish: Images, where: str, left: LeftOut
+) -> dict[str, np.ndarray]:
     """Images as one array by the name of the model's input; its first axis counts them.
 
     Args:
         specs: the inputs, of which there must be one.
         where: names the folder in messages.
+        left: hears of files with several pictures.
 
     Raises:
         UsageError: an option is wrong, is missing, or contradicts the model's input.
@@ -105,7 +110,7 @@ def read_images(files: Sequence[Path], specs: Sequence[InputSpec], wish: Images,
         raise DataError(f"{where}: {len(files)} images take more than {_MOST_BYTES >> 30} GiB as arrays: give fewer")
     stacked = np.empty((len(files), *shape), spec.dtype)
     for row, file in zip(stacked, files, strict=True):
-        row[...] = _array(_pixels(file, form), form, spec.dtype)
+        row[...] = _array(_pixels(file, form, left), form, spec.dtype)
     return {spec.name: stacked}
 
 
@@ -199,7 +204,7 @@ def _choice(wish: str | None, known: Sequence[str], option: str) -> str | None:
     return found
 
 
-def _pixels(file: Path, form: _Form) -> np.ndarray:
+def _pixels(file: Path, form: _Form, left: LeftOut) -> np.ndarray:
     """Height, width and channels of uint8."""
     from PIL import Image, ImageOps
 
@@ -212,6 +217,11 @@ def _pixels(file: Path, form: _Form) -> np.ndarray:
                 if image.mode[0] in "IF":
                     raise ValueError("its pixels have more than 8 bits: convert it to 8")
                 whole = ImageOps.exif_transpose(image).convert(_MODES[form.channels])
+                with contextlib.suppress(
+                    OSError, ValueError, SyntaxError
+                ):  # what is behind the first picture may be damaged
+                    if getattr(image, "is_animated", False):
+                        left.further_pictures()
     except DataError:
         raise
     except OSError as error:

@@ -34,9 +34,15 @@ def as_given(where: str, given: object) -> Feed | list[Feed]:
         given = _read(given, where)
     if isinstance(given, Mapping):
         return arrays_of(given, where)
-    found = list[Feed]()
-    for feed in itertools.islice(given, MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
-        found.append(arrays_of(feed, where, f", sample {len(found)}"))
+    each = enumerate(given if isinstance(given, Iterable) else (given,))
+    return at_most((arrays_of(feed, where, f", sample {number}") for number, feed in each), where)
+
+
+def at_most(feeds: Iterable[Feed], where: str) -> list[Feed]:
+    """All of ``feeds``. Raises DataError where they are too many, or never end."""
+    found = list(itertools.islice(feeds, MOST_SAMPLES + 1))
+    if len(found) > MOST_SAMPLES:
+        raise DataError(f"{where}: gives more than {MOST_SAMPLES} samples: let it end after some thousands")
     return found
 
 

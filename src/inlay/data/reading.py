@@ -1,4 +1,4 @@
-"""Samples and labels from files or functions, checked against the model's inputs."""
+"""Samples from files or functions, checked against the model's inputs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import numpy as np
 
 from inlay.data.archives import as_text, read_arrays, read_tensor
 from inlay.data.images import Images, image_files, read_images
-from inlay.data.objects import MOST_SAMPLES, arrays_of, as_array, as_feeds, as_given, batches, is_loader
+from inlay.data.left_out import LeftOut
+from inlay.data.objects import MOST_SAMPLES, arrays_of, as_array, as_feeds, as_given, at_most, batches, is_loader
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.data.sounds import read_sounds, sound_files, sounds_in
 from inlay.data.tables import read_table
@@ -56,35 +58,48 @@ def read_samples(
     """
     for spec in specs:
         spec.refuse_unfed()
+    left = LeftOut()
+    samples = _read(source, specs, images, find, left)
+    return replace(samples, left_out=left.said)
+
+
+def _read(
+    source: str | Path | Iterable[Mapping[str, np.ndarray]],
+    specs: Sequence[InputSpec],
+    images: Images | None,
+    find: Find,
+    left: LeftOut,
+) -> Samples:
+    text, free = str(source), [s for s in specs if s.fixed is None]
     folder = Path(source) if isinstance(source, (str, Path)) else None
     if folder is not None and folder.is_dir() and not _array_files(folder) and (files := image_files(folder)):
-        free = [s for s in specs if s.fixed is None]
-        rows = _rows(read_images(files, free, images or Images(), f"--data {folder}"), specs, f"--data {folder}")
-        return checked(rows, "images", str(folder), specs)
+        left.files(folder, files, "the images")
+        arrays = read_images(files, free, images or Images(), f"--data {folder}", left)
+        return checked(_rows(arrays, specs, f"--data {folder}", left), "images", str(folder), specs)
     if images is not None:
         raise UsageError("--preprocess applies only to --data FOLDER with images")
     if not isinstance(source, (str, Path)):
-        return checked(_feeds(source, specs, "given feeds"), "feeds", "given feeds", specs)
-    text = str(source)
+        return checked(_feeds(source, specs, "given feeds", left), "feeds", "given feeds", specs)
     path = Path(text)
     if path.is_dir():
-        return _from_folder(path, specs)
+        return _from_folder(path, specs, left)
     if path.suffix in (".npz", ".npy", ".jsonl", ".csv") and not path.is_file():
         raise DataError(f"--data {text}: no such file")
     if path.suffix in (".npz", ".npy"):
-        return checked(_rows(_arrays(path, specs), specs, text), "npz", text, specs)
+        return checked(_rows(_arrays(path, specs), specs, text, left), "npz", text, specs)
     if path.suffix == ".jsonl":
         return checked(read_token_lines(path, specs), "jsonl", text, specs)
     if path.suffix == ".csv":
-        return checked(_rows(read_table(path, specs), specs, text), "csv", text, specs)
+        return checked(_rows(read_table(path, specs), specs, text, left), "csv", text, specs)
     if (sounds := sounds_in(text)) is not None:
         name = sounds.name if ":" in sounds.name else ""
         own = find(name, "--data", partial(as_array, name="its result", where=f"--data {text}")) if name else None
-        return checked(read_sounds(sounds, [s for s in specs if s.fixed is None], own), "sounds", text, specs)
+        left.files(sounds.folder, sounds.files, "the .wav files")
+        return checked(read_sounds(sounds, free, own), "sounds", text, specs)
     if ":" in text and not path.exists():
         function = find(text, "--data", partial(as_given, f"--data {text}"))
         try:
-            feeds = _feeds(function(), specs, text)
+            feeds = _feeds(function(), specs, text, left)
         except InlayError:
             raise
         except (Exception, SystemExit) as error:  # the user's own code
@@ -94,31 +109,6 @@ def read_samples(
         f"--data {text}: give a .npz, .jsonl or .csv file, a folder of .npz/.npy/images/test_data_set_*, "
         "a saved data set, FRONT_END:FOLDER of .wav files, or module:function"
     )
-
-
-def read_labels(source: str | Path, count: int) -> np.ndarray:
-    """One label per sample from a ``.npy``, ``.npz`` with one array, or a text file with one number per line.
-
-    Raises:
-        DataError: the file cannot be read, or does not hold ``count`` labels.
-    """
-    path = Path(source)
-    if not path.is_file():
-        raise DataError(f"--labels {path}: no such file")
-    if path.suffix in (".npz", ".npy"):
-        arrays = read_arrays(path)
-        if len(arrays) != 1:
-            raise DataError(f"--labels {path}: holds arrays {', '.join(arrays)}; give a file with one")
-        (labels,) = arrays.values()
-    else:
-        try:
-            labels = np.loadtxt(path, dtype=np.int64, ndmin=1)
-        except (ValueError, ArithmeticError, OSError) as error:
-            raise DataError(f"--labels {path} cannot be read: {error}") from error
-    if labels.ndim == 0 or len(labels) != count:
-        held = "one number" if labels.ndim == 0 else f"{len(labels)} labels"
-        raise DataError(f"--labels {path}: {held}, but --data has {count} samples")
-    return labels
 
 
 def load_function(text: str, option: str) -> Callable[..., Any]:
@@ -155,13 +145,13 @@ def blame(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}{where}"
 
 
-def _feeds(given: object, specs: Sequence[InputSpec], where: str) -> list[Feed]:
+def _feeds(given: object, specs: Sequence[InputSpec], where: str, left: LeftOut) -> list[Feed]:
     """Feeds from what a function or a caller gave: feeds one by one, stacked arrays by name, or what holds them."""
     if is_loader(given):
-        rows = (_rows(arrays_of(batch, where), specs, where) for batch in batches(given, specs, where))
-        return list(itertools.islice(itertools.chain.from_iterable(rows), MOST_SAMPLES))
+        each = (_rows(arrays_of(batch, where), specs, where, left, True) for batch in batches(given, specs, where))
+        return at_most(itertools.chain.from_iterable(each), where)
     found = as_given(where, as_feeds(given, specs, where))
-    return found if isinstance(found, list) else _rows(found, specs, where)
+    return found if isinstance(found, list) else _rows(found, specs, where, left)
 
 
 def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
@@ -175,12 +165,19 @@ def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str) -> list[Feed]:
-    """Split stacked arrays into feeds: along the first axis by the batch size, or along an extra first axis."""
+def _rows(
+    arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str, left: LeftOut, short: bool = False
+) -> list[Feed]:
+    """Split stacked arrays into feeds: along the first axis by the batch size, or along an extra first axis.
+
+    Args:
+        left: hears how many rows fill no batch.
+        short: they may be too few for a single one, as a loader's last batch is.
+    """
     if numbered := _numbered(arrays, specs):
         return numbered
     _same_names(arrays, specs, where)
-    columns, shared = dict[str, Sequence[np.ndarray]](), Feed()
+    columns, shared, rests = dict[str, Sequence[np.ndarray]](), Feed(), dict[str, tuple[InputSpec, int, int]]()
     for spec in (s for s in specs if s.name in arrays):
         array = arrays[spec.name]
         if array.ndim and len(array) > MOST_SAMPLES:
@@ -195,9 +192,11 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
             if rank == 0 or array.ndim == 0:
                 raise DataError(f"{where}: input {spec} is a scalar: give an array of one number per sample")
             whole = len(array) // max(batch, 1)
-            if len(array) and not whole:
+            if len(array) and not whole and not short:
                 raise DataError(f"{where}: input {spec} takes {batch} rows at once, the array has {len(array)}")
             columns[spec.name] = [array[i * batch : (i + 1) * batch] for i in range(whole)]
+            if batch > 1:
+                rests[spec.name] = spec, len(array) - whole * batch, len(array)
         else:
             raise DataError(f"{where}: input {spec} expects rank {rank}, the array has shape {list(array.shape)}")
     if not columns:
@@ -205,6 +204,8 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
     counts = {name: len(rows) for name, rows in columns.items()}
     if len(set(counts.values())) > 1:
         raise DataError(f"{where}: the inputs have different numbers of samples: {counts}")
+    if rests:
+        left.rows(rests)
     return [{**shared, **{name: rows[i] for name, rows in columns.items()}} for i in range(min(counts.values()))]
 
 
@@ -235,13 +236,14 @@ def _array_files(folder: Path) -> list[Path]:
     return [p for form in _FORMS for p in folder.glob(form)]
 
 
-def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
+def _from_folder(folder: Path, specs: Sequence[InputSpec], left: LeftOut) -> Samples:
     sets = sorted(p for p in folder.glob("test_data_set_*") if p.is_dir())
     if sets:
+        left.files(folder, [p for each in sets for p in each.glob("input_*.pb")], "the test_data_set_* folders")
         return checked([_test_data_set(p, specs) for p in sets], "folder", str(folder), specs)
     files = sorted([*folder.glob("*.npz"), *folder.glob("*.npy")])
     if not files and is_saved_set(folder):
-        return checked(_feeds(open_set(folder), specs, f"--data {folder}"), "dataset", str(folder), specs)
+        return checked(_feeds(open_set(folder), specs, f"--data {folder}", left), "dataset", str(folder), specs)
     if not files and sound_files(folder):
         raise DataError(
             f"--data {folder}: holds .wav files: say what the model takes of them: --data waveform:{folder}, "
@@ -249,6 +251,7 @@ def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
         )
     if not files:
         raise DataError(f"--data {folder}: holds neither .npz, .npy, images nor test_data_set_* folders")
+    left.files(folder, files, "the .npz and .npy files")
     feeds: list[Feed] = []
     for file in files:
         arrays = _arrays(file, specs)
@@ -259,7 +262,7 @@ def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
             _same_names(arrays, specs, str(file))
             feeds.append(arrays)
         else:
-            feeds.extend(_rows(arrays, specs, str(file)))
+            feeds.extend(_rows(arrays, specs, str(file), left))
     return checked(feeds, "folder", str(folder), specs)
 
 

@@ -90,6 +90,7 @@ class Samples:
     mask: str = AUTO_MASK  # the input that says which positions are padding, by name; see `padding`
     joins: Joins = field(default_factory=dict)  # what the model joins into its outputs
     ends: Ends = field(default_factory=Ends)  # what it computes them with
+    left_out: tuple[str, ...] = ()  # what of the user's data is in none of them, and why, for people
 
     def part(self, indices: Sequence[int]) -> Samples:
         """The samples at ``indices``, labels included."""

@@ -42,13 +42,13 @@ class Sounds:
 
     @property
     def files(self) -> list[Path]:
-        """The sounds in the folder, in the order of their names."""
+        """The sounds in the folder and those below it, in the order of their paths."""
         return sound_files(self.folder)
 
 
 def sound_files(folder: Path) -> list[Path]:
-    """The ``.wav`` files in a folder, in the order of their names."""
-    return sorted(p for p in folder.glob("*") if p.suffix.lower() == ".wav" and p.is_file())
+    """The ``.wav`` files in a folder and those below it, in the order of their paths."""
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() == ".wav" and p.is_file())
 
 
 def sounds_in(text: str) -> Sounds | None:

@@ -275,5 +275,6 @@ def _reasons(suspect: Suspect, proven: Proven | None) -> tuple[Reason, ...]:
 def _notes(samples: Samples, ran: Executed) -> Iterator[str]:
     if samples.kind == "random":
         yield "no samples were given: times are for random inputs, and nothing is known about accuracy"
+    yield from samples.left_out
     if ran.unknown_ns > policy.HEAVY_SHARE * ran.total_ns:
         yield f"{ran.unknown_ns / ran.total_ns:.0%} of the time is spent in kernels whose origin is not known"

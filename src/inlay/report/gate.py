@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from inlay.data import Samples, save_feeds
+from inlay.data import Samples, labelled, save_feeds
 from inlay.errors import LIMIT_BROKEN, UNPROVEN, UsageError
 from inlay.files import scratch
 from inlay.measure.client import usual_limit
@@ -22,7 +22,7 @@ from inlay.quant.accuracy import Bound, Judge, find_metric
 from inlay.quant.metrics import AGREEMENTS
 from inlay.quant.tasks.recognize import task_of
 from inlay.report.gate_options import Delivered, GateOptions
-from inlay.run.call import Given, labelled
+from inlay.run.call import Given
 from inlay.run.compare import compare
 from inlay.run.notebook import usual
 from inlay.run.progress import Phases
@@ -127,7 +127,7 @@ def _samples(run: Delivered, given: Given, wish: GateOptions) -> Samples:
         )
     samples = given.masked(given.samples_or_random(np.random.default_rng(wish.seed), 1), wish.mask)
     labels = run.file_said("--labels") if wish.labels is None and wish.data is None else wish.labels
-    return samples if labels is None else labelled(samples, labels)
+    return samples if labels is None else labelled(samples, labels, given.specs)
 
 
 def _accuracy(run: Delivered, samples: Samples, wish: GateOptions, worker: Any, folder: Path) -> Accuracy:

@@ -25,18 +25,18 @@ from inlay.data import (
     files_of,
     fixed_values,
     input_specs,
+    labelled,
     parse_batch,
     parse_fixed,
     parse_shapes,
     random_of_shapes,
-    read_labels,
     read_samples,
     sizes_to_try,
     tuned_sizes,
     workload_of,
 )
 from inlay.deadline import NEVER
-from inlay.errors import DataError, UsageError, near
+from inlay.errors import UsageError, near
 from inlay.installed import MODELS
 from inlay.installed import joined as installed
 from inlay.model.guard import limited
@@ -252,15 +252,7 @@ def _samples(given: Given, options: TuneOptions) -> Samples | None:
         return samples
     if options.metric in (None, "sqnr", *AGREEMENTS):
         raise UsageError("--labels needs a --metric that uses them: give top1, or module:function")
-    return labelled(samples, labels)
-
-
-def labelled(samples: Samples, labels: str | Path | np.ndarray) -> Samples:
-    """``samples`` with their labels, an array or a file. Raises DataError where they are not as many."""
-    array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
-    if array.ndim == 0 or len(array) != len(samples):
-        raise DataError(f"labels: an array of shape {list(array.shape)}, but there are {len(samples)} samples")
-    return replace(samples, labels=array)
+    return labelled(samples, labels, given.specs)
 
 
 def _check_task(options: TuneOptions, samples: Samples | None) -> None:

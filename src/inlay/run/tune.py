@@ -281,6 +281,7 @@ def _result(
         bound=inputs.config.bound,
         data_kind=inputs.samples.kind,
         verified=inputs.parts.verified,
+        left_out=inputs.samples.left_out,
         kept_wide=told(model.prepared),
         inputs=[*(limits if confirmed.best.origin != ORIGINAL else ()), *fixable_notes(inputs.file, inputs.samples)],
     )

@@ -37,6 +37,7 @@ class LowerReport:
     files: tuple[Path, ...]  # written files, `OUT.tosa` first, `OUT.tosa.json` last
     measured: MeasuredRanges | None = None  # ranges that samples gave; None without samples
     changed: str = ""  # that the given file is no longer what was lowered; nothing where it is
+    left_out: tuple[str, ...] = ()  # what of the user's data was not used, and why
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``: the profile, partitions by kind, files, and what is not lowered, and why."""
@@ -50,6 +51,7 @@ class LowerReport:
             "not_lowered": left,
             "measured_ranges": ranges,
             "changed": self.changed,
+            "left_out": self.left_out,
         }
 
     def lines(self) -> list[str]:
@@ -62,6 +64,7 @@ class LowerReport:
         ]
         if self.measured is not None:
             lines.append(str(self.measured))
+        lines.extend(f"note: {said}" for said in self.left_out)
         if self.changed:
             lines.append(f"WARNING: {self.changed}")
         left = self.lowered.not_lowered
@@ -104,12 +107,13 @@ def lower_file(
     except ModelError as error:
         raise ModelError(f"{model} is not a valid ONNX model: {error}") from error
     _require_sizes(proto, bind or {})
-    measured = None
+    measured, left_out = None, tuple[str, ...]()
     if data is not None:
-        feeds = read_samples(data, bound(input_specs(given.model), bind or {}), find=user_function).feeds
-        proto, measured = with_measured_ranges(proto, feeds, bind)
+        samples = read_samples(data, bound(input_specs(given.model), bind or {}), find=user_function)
+        proto, measured = with_measured_ranges(proto, samples.feeds, bind)
+        left_out = samples.left_out
     lowered = lower(proto, profile, bind)
-    return LowerReport(lowered, write(lowered, output, inputs), measured, changed_since(given))
+    return LowerReport(lowered, write(lowered, output, inputs), measured, changed_since(given), left_out)
 
 
 def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:

@@ -76,7 +76,8 @@ class Quantized:
     given_quantized: bool = False  # the given model was quantized itself; `accuracy` is against it as it was given
     own_precision: str = ""  # what the target computes float32 operators in, where that is something else, for people
     random: str = ""  # what people should know of a model that draws random numbers
-    inputs: tuple[str, ...] = ()  # what people should know of inputs whose values or sizes are fixed, or could be
+    # what people should know of data that was left out, and of inputs whose values or sizes are fixed, or could be
+    inputs: tuple[str, ...] = ()
 
 
 _MOST_JUDGED = 64
@@ -179,7 +180,7 @@ def quantize(
         given_quantized=prepared.extraction is not None,
         own_precision="" if own is None else str(own),
         random=random_note(file.model),
-        inputs=(*limit_notes(file, frozen), *fixable_notes(file, samples)),
+        inputs=(*samples.left_out, *limit_notes(file, frozen), *fixable_notes(file, samples)),
     )
 
 

@@ -49,6 +49,7 @@ class About:
     bound: Bound  # what was to be kept
     data_kind: str  # of the samples
     verified: bool  # some of these were held back
+    left_out: Sequence[str] = ()  # what of the user's data is in none of them
     inputs: Sequence[str] = ()  # what is to be said of the model's inputs
     kept_wide: str = ""  # what stays in float32 beside half precision
 
@@ -82,14 +83,14 @@ def notes_for(
         return (
             *own,
             *confirmed.troubles,
-            *_data_notes(about.data_kind, about.verified),
+            *_data_notes(about),
             *cut,
             "the search was interrupted: this is the best model so far; run the same command again to continue",
         )
     return (
         *own,
         *confirmed.troubles,
-        *_data_notes(about.data_kind, about.verified),
+        *_data_notes(about),
         *(note for lack, note in _LACKING.items() if lack in about.lacks),
         *cut,
         *filter(None, remarks),
@@ -117,8 +118,9 @@ def _random_notes(kind: str) -> Iterator[str]:
         yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
 
 
-def _data_notes(kind: str, verified: bool) -> Iterator[str]:
-    if kind != "random" and not verified:
+def _data_notes(about: About) -> Iterator[str]:
+    yield from about.left_out
+    if about.data_kind != "random" and not about.verified:
         yield "there were too few samples to hold some back: the accuracy is that of samples that the search has seen"
 
 
