@@ -22,6 +22,7 @@ from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Lab
 from inlay.model.load import load
 from inlay.portfolio import across as portfolio
+from inlay.portfolio import comparing
 from inlay.portfolio.across import tune_across
 from inlay.portfolio.command import verdict
 from inlay.portfolio.labels import labelled
@@ -257,8 +258,36 @@ def test_where_an_equal_share_is_too_short_the_fastest_gets_all(save: SaveModel,
         across(save(small_model()), tmp_path / "both", specs, budget_s=SHORT_S)
     result = across(save(small_model()), tmp_path / "out", specs, others={}, budget_s=SHORT_S)
     assert result.columns["fast"].folder
-    assert "too short" in result.columns["near"].why
+    assert "no time left" in result.columns["near"].why
     assert result.deployed == "fast"
+
+
+def test_the_target_that_can_become_the_fastest_gets_the_time(
+    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The faster one gains nothing in low precision; the slower one does, and a half of the time would be too short."""
+    path, specs = save(small_model()), {"even": null(1000.0, effect=0.0), "low": null(1200.0)}
+    result = across(path, tmp_path / "out", specs, others={}, budget_s=SHORT_S)
+    assert (result.row, result.deployed) == ("low", "low")
+    assert result.columns["even"].folder is None
+    assert "its fastest form" in result.columns["even"].why
+    finds_nothing(monkeypatch, "low")
+    spared = across(path, tmp_path / "spared", specs, others={}, budget_s=SHORT_S)
+    assert (spared.row, spared.deployed) == (GIVEN, "even"), "what was not tuned for may be the fastest all the same"
+    assert spared.table[GIVEN, "even"].accuracy is not None, "it is measured and judged, not only looked at"
+
+
+@pytest.mark.exhaustive
+def test_without_a_look_at_the_forms_the_fastest_float_is_first(
+    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> Any:
+        raise CompileFailed("no form can be made")
+
+    monkeypatch.setattr(comparing, "quick_forms", fails)
+    specs = {"even": null(1000.0, effect=0.0), "low": null(1200.0)}
+    result = across(save(small_model()), tmp_path / "out", specs, others={}, budget_s=SHORT_S)
+    assert result.columns["even"].folder
 
 
 @pytest.mark.exhaustive

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -55,8 +55,11 @@ def tune_across(
         if not tuned.runs:
             raise UsageError("; ".join(f"{label}: {why}" for label, why in {**(others or {}), **tuned.why}.items()))
         comparison.held.stage("measure the files of all targets in fresh processes")
-        choose = choose_file if others is None else choose_target
-        chosen = choose(comparison, {label: _delivered(comparison, label, f) for label, f in tuned.runs.items()})
+        delivered = {label: _delivered(comparison, label, f) for label, f in tuned.runs.items()}
+        if others is None:
+            chosen = choose_file(comparison, delivered)
+        else:
+            chosen = choose_target(comparison, delivered, tuned.spared)
         result = _result(comparison, tuned, screened, chosen)
         install(chosen.file.path, asked.out / "model.onnx")
         write_json(asked.out / "result.json", result.as_json())
@@ -70,30 +73,37 @@ class _Tuned:
     runs: Mapping[str, Figures]  # what those found that were tuned for, by label
     why: Mapping[str, str]  # the others were not
     interrupted: bool = False  # the user ended a run
+    # targets that were not tuned for, on which the given model is faster than where runs are: should these have found
+    # nothing, it is the fastest
+    spared: tuple[str, ...] = ()
 
 
 def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _Tuned:
-    """A run for each target that can win, the fastest float first; what one leaves of its time goes to the next."""
+    """A run for each target that can win, the one that can become the fastest first.
+
+    Where one target is to be chosen, a run has as much of the time as those that may become as fast leave to it; where
+    a share would be too short to find anything, all of it. What one leaves goes to the next.
+    """
     runs: dict[str, Figures] = {}
     why = {label: found for label, found in screened.items() if isinstance(found, str)}
     float_ns = {label: found for label, found in screened.items() if not isinstance(found, str)}
-    order = sorted(float_ns, key=lambda label: float_ns[label]) if screened else list(comparison.specs)
-    compare_s = policy.COMPARING_SHARE * comparison.left_s
-    fastest_ns = min(float_ns.values(), default=0.0)
-
-    def can_win(label: str) -> bool:
-        return not screened or float_ns[label] <= policy.MOST_GAIN * fastest_ns
-
+    hopes = _Hopes.of(comparison, float_ns)
+    order = sorted(float_ns, key=hopes.ns) if screened else list(comparison.specs)
+    begun_s, fastest_ns = comparison.left_s, min(float_ns.values(), default=0.0)
     for number, label in enumerate(order):
-        if not can_win(label):
-            why[label] = (
-                f"{float_ns[label] / fastest_ns:.1f} times as slow as the fastest before anything is quantized, "
-                f"by which it gains a factor of {policy.MOST_GAIN:g} at most"
-            )
+        if screened and (hopeless := hopes.beaten(label, fastest_ns)):
+            why[label] = hopeless
             continue
-        left = list(filter(can_win, order[number:]))
+        left = [each for each in order[number:] if not (screened and hopes.beaten(each, fastest_ns))]
+        alike = hopes.alike(label, left) if screened else left
+        compare_s = _comparing_share(len(runs) + len(alike), len(order), chooses=bool(screened)) * begun_s
         whole_s = max(0.0, comparison.left_s - compare_s)
-        share_s, first = whole_s / len(left), bool(screened) and not runs
+        if runs and hopes.known and whole_s < hopes.least_s:
+            why[label] = f"there was no time left (its fastest form takes {hopes.ns(label) / 1e6:.3f} ms there)"
+            continue
+        share_s, first = whole_s / len(alike), bool(screened) and not runs
+        if share_s < hopes.least_s:
+            share_s = whole_s
         try:
             runs[label], interrupted = _in_time(comparison, label, share_s, whole_s, takes_all=first)
         except (UsageError, ModelError, TargetError) as error:
@@ -104,7 +114,72 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
         if interrupted:
             return _Tuned(runs, {**why, **dict.fromkeys(left[1:], "the command was interrupted")}, True)
         fastest_ns = min(fastest_ns, 1e6 * runs[label].latency_ms)
-    return _Tuned(runs, why)
+    given_ns = min((float_ns[label] for label in runs if label in float_ns), default=0.0)
+    return _Tuned(runs, why, spared=tuple(n for n in float_ns if n not in runs and float_ns[n] < given_ns))
+
+
+@dataclass(frozen=True)
+class _Hopes:
+    """How fast targets can become, one of which is to be chosen."""
+
+    float_ns: Mapping[str, float]  # of the given model, by label
+    reach_ns: Mapping[str, float]  # of the fastest form there, at whatever accuracy, as far as it is known
+    least_s: float = 0.0  # seconds below which a run finds nothing
+
+    @classmethod
+    def of(cls, comparison: Comparison, float_ns: Mapping[str, float]) -> _Hopes:
+        """Those of targets that the given model alone does not rule out; where time is short, by a look at the forms.
+
+        Without a limit, there is time for all.
+        """
+        plain = cls(float_ns, {})
+        fastest_ns = min(float_ns.values(), default=0.0)
+        labels = [label for label in float_ns if not plain.beaten(label, fastest_ns)]
+        if len(labels) < 2 or math.isinf(comparison.left_s):
+            return plain
+        reach = dict(comparison.reach(labels))
+        trial_s = reach.pop("", 0.0)
+        return cls(float_ns, reach, policy.LEAST_TRIALS * trial_s / policy.SEARCHING_SHARE)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a look at the forms."""
+        return bool(self.reach_ns)
+
+    def ns(self, label: str) -> float:
+        """Nanoseconds of the fastest that is known there."""
+        return self.reach_ns.get(label, self.float_ns[label])
+
+    def beaten(self, label: str, fastest_ns: float) -> str:
+        """Why a target cannot become faster than that; empty where it can."""
+        if label in self.reach_ns:
+            if self.ns(label) <= policy.MIXED_GAIN * fastest_ns:
+                return ""
+            return (
+                f"its fastest form there takes {self.ns(label) / 1e6:.3f} ms, at whatever accuracy, and "
+                f"{fastest_ns / 1e6:.3f} ms is what was found"
+            )
+        if self.float_ns[label] <= policy.MOST_GAIN * fastest_ns:
+            return ""
+        return (
+            f"{self.float_ns[label] / fastest_ns:.1f} times as slow as the fastest before anything is quantized, "
+            f"by which it gains a factor of {policy.MOST_GAIN:g} at most"
+        )
+
+    def alike(self, label: str, left: Sequence[str]) -> list[str]:
+        """Those of ``left`` that may become as fast as the target; without a look, all of them."""
+        known = self.reach_ns
+        if label not in known:
+            return list(left)
+        return [n for n in left if n not in known or known[n] <= policy.MIXED_GAIN * known[label]]
+
+
+def _comparing_share(tuned: int, targets: int, chooses: bool) -> float:
+    """The share of the time that is kept for comparing the files of so many runs."""
+    files = (
+        tuned * (1 + tuned) + targets - tuned
+    )  # each run's file and the given model where it ran, and that elsewhere
+    return min(policy.COMPARING_SHARE, policy.COMPARING_EACH * files) if chooses else policy.COMPARING_SHARE
 
 
 def _in_time(
@@ -186,7 +261,7 @@ def _result(comparison: Comparison, tuned: _Tuned, screened: Mapping[str, float 
     found = {
         **vars(chosen),
         "origin": chosen.origin or tuned.runs[chosen.row].origin,
-        "table": {**chosen.table, **first},
+        "table": {**first, **chosen.table},
         "notes": tuple(notes),
     }
     return AcrossResult(

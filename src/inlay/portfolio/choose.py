@@ -25,13 +25,15 @@ _TRIES = 3
 """Files verified on unseen samples before the choice is among what the runs delivered: each look weakens these."""
 
 
-def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Chosen:
+def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact], spared: Collection[str] = ()) -> Chosen:
     """The fastest pair of target and file: what each run delivered, and the given model, on every target.
 
-    A file may well be the fastest on a target that it was not made for, whose own run had too little time.
+    A file may well be the fastest on a target that it was not made for, whose own run had too little time. On those
+    that were ``spared`` a run, the given model alone is measured.
     """
     own = {GIVEN: comparison.given, **delivered}
     files = {label: {GIVEN: own[GIVEN], label: own[label], **delivered} for label in delivered}
+    files.update({label: {GIVEN: own[GIVEN]} for label in spared})
     table, readings = comparison.measure(files)
     serving = {cell: ms for cell, each in table.items() if each.serves and (ms := each.latency_ms) is not None}
     if not serving:

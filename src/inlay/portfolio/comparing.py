@@ -14,7 +14,7 @@ import numpy as np
 
 from inlay.data import Samples, save_feeds
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import CompileFailed, Late, TargetError
+from inlay.errors import CompileFailed, InlayError, Late, TargetError
 from inlay.files import as_file_name
 from inlay.measure.client import Worker
 from inlay.measure.journal import Fact
@@ -22,7 +22,9 @@ from inlay.measure.own_precision import is_faster
 from inlay.measure.paired import joined
 from inlay.measure.panel import Readings, time_in_turn
 from inlay.model.guard import limited
+from inlay.model.store import model_bytes
 from inlay.portfolio import policy
+from inlay.portfolio.forms import quick_forms
 from inlay.portfolio.result import GIVEN, Cell, Table
 from inlay.portfolio.runs import Portfolio, open_portfolio
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge, Outputs
@@ -37,6 +39,9 @@ from inlay.trial import Accuracy, shown_sqnr
 
 SCREENED: Fact[dict[str, float | str]] = Fact("screened", dict)
 """Nanoseconds of the given model on each target in the first readings, or why that is not tuned for."""
+REACHED: Fact[dict[str, float]] = Fact("reached", dict)
+"""Nanoseconds of the fastest form of the model on each target, at whatever accuracy, in few blocks; and by an empty
+name the seconds that one such form took."""
 _FLOAT32 = ""  # in place of a target's label: the numeric reference
 Files = Mapping[str, Mapping[str, Artifact]]  # files by target and row; the first of each target is the given model
 _Workers = Mapping[str, Worker]  # the process of each target, by label
@@ -125,6 +130,35 @@ class Comparison:
                 else:
                     found[twin] = f"the given model keeps the bound in the precision of {label}"
         return {label: found[label] for label in self.specs}
+
+    def reach(self, labels: Sequence[str]) -> Mapping[str, float]:
+        """See :data:`REACHED`, of those of ``labels`` for which there was time; decided once."""
+        return self.held.journal.once(REACHED, lambda: self._reached(labels))
+
+    def _reached(self, labels: Sequence[str]) -> dict[str, float]:
+        if model_bytes(self.inputs.file.content) > policy.FORMS_BYTES:
+            return {}
+        self.held.stage("look how fast the model can become on each")
+        begun, end = self.end.clock(), self.share(policy.FORMS_SHARE)
+        files: dict[str, dict[str, Artifact]] = {}
+        for label in labels:
+            work = self.held.work / f"forms-{as_file_name(label)}"
+            work.mkdir()
+            with contextlib.suppress(InlayError):
+                made = quick_forms(self.inputs, self.specs[label], self.fingerprints[label], work)
+                files[label] = {GIVEN: self.given, **made}
+            if not end.left:
+                return {}
+        try:
+            with self._workers(files, {}) as workers:
+                readings = self._time(workers, {on: files[on] for on in workers}, policy.SCREEN_BLOCKS, end)
+        except Late:
+            return {}
+        took_s = (end.clock() - begun) / max(1, len(readings.cells))
+        fastest: dict[str, float] = {"": took_s}
+        for cell in readings.cells:
+            fastest[cell[1]] = min(fastest.get(cell[1], math.inf), readings.latency_ms(cell) * 1e6)
+        return fastest
 
     def measure(self, files: Files) -> tuple[Table, Readings]:
         """The cells of all files that run, timed in fresh processes, and judged by samples that nothing has seen."""

@@ -7,7 +7,17 @@ from __future__ import annotations
 MOST_GAIN = 4.0
 """Times that quantizing may speed a model up: 8 bits are a quarter of the bytes of float32, and integer units multiply
 four times as many of them in one instruction. A target that is slower than another by more cannot become the faster."""
+MIXED_GAIN = 1.1
+"""Times that a mix of forms may be faster than the fastest of the forms that it mixes: what a first look at these shows
+is how fast a target can become, up to that factor."""
+FORMS_SHARE = 0.15  # of the time behind the first readings, for that look
+FORMS_BYTES = 250_000_000  # size of a model beyond which there is no such look: it holds several of them in memory
+LEAST_TRIALS, SEARCHING_SHARE = 12, 1 / 3
+"""Candidates that a run should at least have time for, and the share of a short run that it searches: where targets
+that may be equally fast would have less each, one has all of it. Seen: halves of 90 s for a model of 30 ms found
+nothing on either of two targets, where the whole gave 1.3x and 1.8x on one."""
 COMPARING_SHARE = 0.3  # of the time behind the first readings, kept for measuring files of all targets on all targets
+COMPARING_EACH = 0.05  # the same for each file on each target, where few of them are measured
 WRITING_SHARE, JUDGING_SHARE = 0.25, 0.35
 """Of the time that is left for comparing, after which no further candidate is written, and no further one judged."""
 SCREEN_BLOCKS, SCREEN_SHARE = 10, 0.08
