@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
+import pytest
 from benchmarks.one_story import contradictions
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inlay.cli.render import _accuracy, quantizable
 from inlay.patterns.cache import PatternCache, show
 from inlay.quant.tolerance import state
 from inlay.run.inspection import Quantizable
-from inlay.trial import Accuracy, Interval, counted, shown_latency, shown_ratio, together
+from inlay.trial import Accuracy, Interval, counted, plain, shown_latency, shown_ratio, shown_seconds, together
+
+SOURCE = Path(__file__).parents[1] / "src" / "inlay"
 
 
 def test_one_is_one_and_all_others_are_many() -> None:
@@ -57,3 +64,37 @@ def test_a_text_with_a_wide_interval_agrees_with_what_is_written() -> None:
     text = f"  full-int8  {ms}  {gain}  30.0 dB\nVerdict: {gain} over the given model (10.000 ms -> {ms}): cut."
     assert contradictions(text, result) == []
     assert len(contradictions(text.replace("1.81x", "1.71x"), result)) >= 2
+
+
+@given(st.floats(1e-6, 1e9, exclude_max=True), st.integers(1, 6))
+def test_numbers_and_durations_for_people_have_no_exponents(value: float, digits: int) -> None:
+    for number in (value, -value):
+        text = plain(number, digits)
+        assert "e" not in text
+        assert float(text) == float(f"{number:.{digits}g}")
+    shown, unit = shown_seconds(value, digits).split()
+    assert "e" not in shown
+    seconds = float(shown) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
+    assert seconds == pytest.approx(value, rel=0.5 * 10.0 ** (1 - digits) * 1.001)
+    assert unit == "s" or float(shown) < 1000.0, "in the unit that fits"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(1.33, "1.33 s"), (1330.0, "1330 s"), (0.08, "80 ms"), (1.2e-5, "12 us"), (0.0, "0 s")]
+)
+def test_durations_are_in_the_unit_that_fits(seconds: float, said: str) -> None:
+    assert shown_seconds(seconds) == said
+
+
+_MAY_HAVE_EXPONENTS = {"trial.py", "search/cost_table.py", "targets/onnxruntime/preconditions.py"}
+"""Where the helper is, where numbers go into a file, and where they are scales."""
+
+
+def test_no_text_rounds_numbers_in_a_way_that_writes_exponents() -> None:
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if re.search(r":\.\dg\}", path.read_text(encoding="utf8"))
+    }
+    assert found <= _MAY_HAVE_EXPONENTS
+    assert found, "the pattern finds what it is to find"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 from inlay.types import Placement
@@ -113,6 +114,27 @@ def together(samples: int, kind: str = "") -> str:
     """
     said = counted(samples, f"{kind} sample".strip())
     return f"on {said}" if samples == 1 else f"over {said} together"
+
+
+def plain(value: float | None, digits: int = 3) -> str:
+    """A number for people, with so many digits that count, and without an exponent unless it is far from 1."""
+    if value is None:
+        return "an unknown amount"
+    text = f"{value:.{digits}g}"
+    return f"{Decimal(text):f}" if "e" in text and 1e-6 <= abs(value) < 1e9 else text
+
+
+def shown_seconds(seconds: float, digits: int = 3) -> str:
+    """A duration for people, in the unit that fits: "1.33 s", "80 ms", "12 us"."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if float(f"{seconds * factor:.{digits}g}") >= 1.0 or not seconds:
+            return f"{plain(seconds * factor, digits)} {unit}"
+    return f"{plain(seconds * 1e6, digits)} us"
+
+
+def shown_size(size: float) -> str:
+    """Bytes for people, in 10^6 of them."""
+    return f"{plain(size / 1e6)} MB"
 
 
 def shown_latency(ms: float, speedup: Interval, unit: str = "ms") -> str:

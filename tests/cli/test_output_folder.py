@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 
 from inlay.errors import JournalError
-from inlay.run.session import work_in
+from inlay.run.folder import work_in
 from inlay.testing import residual_model, small_model
 from tests.support.command_line import FAST, RunCommand, failed
 from tests.support.fixtures import SaveModel

@@ -471,3 +471,35 @@ def test_figures_that_are_no_times_say_nothing_about_the_time_that_is_left(unit:
     else:
         with pytest.raises(UsageError, match="one inference takes"):
             tune(request)
+
+
+def busy_at_first(readings: int, seconds: float, folder: Path) -> tuple[TuneResult, Clock]:
+    """A run whose model's first inferences take 1.5 s, as where other work has the processor, and later ones 0.03 s."""
+    onnx.save(honesty.network(), folder / "model.onnx")
+    clock, asked = Clock(), [0]
+
+    def advance(step_s: float) -> None:
+        asked[0] += step_s > 0.0
+        clock.sleep(step_s * (50.0 if asked[0] <= readings else 1.0))
+
+    target = NullTarget(noise=0.01, scale=300.0, advance_clock=advance)
+    config = TuneConfig(target=TargetSpec("null"), budget_s=seconds, cost_db=False)
+    request = TuneRequest(
+        file=load(folder / "model.onnx"),
+        out=folder / "out",
+        samples=honesty.samples(),
+        config=config,
+        lab=simulated(target, clock),
+    )
+    return tune(request), clock
+
+
+def test_a_budget_is_not_refused_by_readings_that_other_work_held_up(tmp_path: Path) -> None:
+    """The least reading counts; where all are as long, the budget is refused, with durations in units that fit."""
+    held_up = r"one inference takes 1\.\d+ s here, a build [\d.]+ (us|ms|s) and a process"
+    result, clock = busy_at_first(3, 40.0, tmp_path)
+    assert result.search["measurements"] > 1
+    assert clock.seconds <= 44.0
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UsageError, match=held_up):
+        busy_at_first(10**9, 40.0, tmp_path / "other")

@@ -17,7 +17,7 @@ from inlay.patterns.known import Coverage
 from inlay.patterns.search_space import RegionPattern
 from inlay.patterns.tree import Region
 from inlay.space.rules import Rules
-from inlay.trial import Interval
+from inlay.trial import Interval, plain
 from inlay.types import Placement
 
 _LOGGER = logging.getLogger("inlay.autotune")
@@ -125,8 +125,8 @@ class Findings:
         if before is None or after is None or ratio is None:
             return "nothing was measured"
         if not len(self.best_placement):
-            return f"{before:.4g} ms in float; no scheme was faster"
-        found = f"{before:.4g} ms -> {after:.4g} ms, {ratio:.2f}x"
+            return f"{plain(before, 4)} ms in float; no scheme was faster"
+        found = f"{plain(before, 4)} ms -> {plain(after, 4)} ms, {ratio:.2f}x"
         if self._final_speedup is None:
             return f"{found}: an estimate from the readings of the search, not measured again"
         pairs = len(self._final.duel.ratios) if self._final is not None else 0

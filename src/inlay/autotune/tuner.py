@@ -34,6 +34,7 @@ from inlay.quant.accuracy import Bound
 from inlay.space.rules import Rules
 from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, create
+from inlay.trial import plain
 from inlay.types import Placement, Port, QType
 
 RANDOM_RANGES = "ranges come from random data, since no samples were given: outputs of the models mean little"
@@ -294,7 +295,9 @@ class QDQAutotuner(Findings):
         self._state, trial = transitions.submitted(self._state, reading, self._least_gain, turns, reason, retry)
         if trial is not None:
             core.tell(trial)
-            self._log(f"{self._state.incumbent_ms:.4g} ms, {self._estimate:.3f}x" if trial.accepted else "not accepted")
+            self._log(
+                f"{plain(self._state.incumbent_ms, 4)} ms, {self._estimate:.3f}x" if trial.accepted else "not accepted"
+            )
             profile = self._state.profile
             if trial.accepted and profile is not None and profile.records[pending.index].signature != profile.signature:
                 before = (core.best, self._state.incumbent_ms)  # of an earlier region, and stays with it

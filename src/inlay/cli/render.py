@@ -31,6 +31,8 @@ from inlay.trial import (
     counted,
     shown_latency,
     shown_ratio,
+    shown_seconds,
+    shown_size,
     shown_sqnr,
     together,
 )
@@ -238,7 +240,7 @@ def targets_table(rows: Sequence[TargetRow]) -> Table:
 
 def inspection(found: Inspection) -> Iterator[str]:
     """A model in a few lines."""
-    yield f"{found.path}: {found.size_bytes / 1e6:.3g} MB, sha256 {found.sha256[:16]}…"
+    yield f"{found.path}: {shown_size(found.size_bytes)}, sha256 {found.sha256[:16]}…"
     opsets = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
     yield f"  opset: {opsets}"
     for spec in found.inputs:
@@ -277,8 +279,8 @@ def dry_run(found: DryRun) -> Iterator[str | Table]:
     yield from quantizable(found.quantizable)
     yield ""
     yield (
-        f"One inference takes {found.inference_ms:.3f} ms, building a candidate {found.build_s:.2g} s, "
-        f"judging it {found.trial_s:.2g} s."
+        f"One inference takes {found.inference_ms:.3f} ms, building a candidate {shown_seconds(found.build_s, 2)}, "
+        f"judging it {shown_seconds(found.trial_s, 2)}."
     )
     calibration, selection, verification = found.samples
     unseen = f"{verification} for the verdict" if verification else "none held back: too few"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from inlay.run.ceiling.bound import Ceiling, Ceilings
 from inlay.run.result import Best, TuneResult
 from inlay.search.peaks import Peaks
-from inlay.trial import shown_ratio, shown_use
+from inlay.trial import shown_ratio, shown_size, shown_use
 
 _MEANS = {
     "throughput": "times are those of many inferences at once, per inference",
@@ -94,4 +94,4 @@ def _share(ms: float, said: Ceiling) -> str:
 
 def beside(size: int, given: int | None) -> str:
     """Megabytes, and those of the given model where they are known."""
-    return f"{size / 1e6:.3g} MB" + ("" if given is None else f" (the given model {given / 1e6:.3g} MB)")
+    return shown_size(size) + ("" if given is None else f" (the given model {shown_size(given)})")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from inlay.measure import policy
+
+Of = Callable[[Sequence[float]], Any]
+"""What counts of several durations: their median, or the least."""
 
 _OBSERVING = 4
 """Inferences that a sample takes in calibration, about: all values are wanted, and they become histograms."""
@@ -58,20 +62,24 @@ class Costs:
         ahead = cls(worker_s, build_s, build_s, inference_s, inference_s, turn_s)
         return replace(ahead, deterministic=deterministic, feeds=feeds)
 
-    def learned(self, took: Mapping[str, Sequence[float]]) -> Costs:
+    def learned(self, took: Mapping[str, Sequence[float]], of: Of = np.median) -> Costs:
         """The same by what messages of workers took lately (:attr:`~inlay.measure.client.Worker.took`).
 
         A busy machine takes longer than the inference itself, and the first build and process longer than later ones.
+
+        Args:
+            took: seconds by what the messages do.
+            of: what counts of several; min for a machine that other work holds up only now and then.
         """
 
         def typical(do: str, known: float) -> float:
-            return float(np.median(took[do])) if took.get(do) else known
+            return float(of(took[do])) if took.get(do) else known
 
         builds = list(took.get("load", ()))[1:]  # the first one is of the given model
         return replace(
             self,
             worker_s=typical("target", self.worker_s),
-            candidate_build_s=float(np.median(builds)) if builds else self.candidate_build_s,
+            candidate_build_s=float(of(builds)) if builds else self.candidate_build_s,
             sample_s=typical("run", self.sample_s),
             turn_s=typical("time", self.turn_s),
         )

@@ -36,6 +36,7 @@ from inlay.run.select import Wish, select
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import AUTO
+from inlay.trial import plain
 
 _OF_ONE_MODEL = (
     *("data", "images", "labels", "mask", "metric", "bind", "freeze_shapes", "shapes", "batch", "qdq_baseline"),
@@ -129,7 +130,7 @@ def tune_each(parts: Sequence[Tuned], wish: TuneOptions, held: Portfolio) -> lis
     for each in parts:
         row = rows.get(each.part.name)
         figures = None if row is None else row.figures
-        why = f"{100 * small[each.part.name]:.1g} % of the time" if row is None else row.why
+        why = f"{plain(100 * small[each.part.name], 1)} % of the time" if row is None else row.why
         tuned.append(replace(each, figures=figures, why=why, points=_points(each.folder, figures)))
     if all(each.figures is None for each in tuned):
         raise UsageError("; ".join(f"{each.part.name}: {each.why}" for each in tuned))

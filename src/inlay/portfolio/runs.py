@@ -10,10 +10,10 @@ from pathlib import Path
 
 from inlay.deadline import Clock, Deadline
 from inlay.measure.journal import Journal
+from inlay.run.folder import work_in
 from inlay.run.progress import Progress, SearchStep, Silent
 from inlay.run.result import Doubt, TuneResult
 from inlay.run.schedule import deadline_of
-from inlay.run.session import work_in
 from inlay.targets.base import is_estimate, unit_of
 from inlay.trial import Interval
 

@@ -30,7 +30,7 @@ from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qparams import QParamsTable
 from inlay.space.halves import half_form_of
 from inlay.space.units import Unit, able_in_half
-from inlay.trial import counted
+from inlay.trial import counted, plain
 from inlay.types import QType
 
 SAMPLES = 6  # that units are measured on, evenly spaced
@@ -57,8 +57,8 @@ class Loss:
     def reason(self, qtype: QType) -> str:
         """Why it stays in float32, for people; empty where it need not."""
         if not math.isfinite(self.largest) or self.largest * HEADROOM > LARGEST[qtype]:
-            end = f"{qtype.value} ends at {LARGEST[qtype]:.5g}"
-            return f"its numbers reach {self.largest:.3g} on the samples: {end}, and others may be larger"
+            end = f"{qtype.value} ends at {plain(LARGEST[qtype], 5)}"
+            return f"its numbers reach {plain(self.largest)} on the samples: {end}, and others may be larger"
         if self.db < ROUNDS_DB[qtype] - LOST_DB:
             return f"it keeps {self.db:.0f} dB in {qtype.value}, where rounding alone leaves {ROUNDS_DB[qtype]:.0f}"
         return ""

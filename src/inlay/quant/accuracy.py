@@ -37,7 +37,7 @@ from inlay.quant.metrics import find_metric as find_metric
 from inlay.quant.parts import Parts, lost
 from inlay.quant.tasks.task import Task, broken
 from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db, state
-from inlay.trial import Accuracy, OutputError, TaskFigure, counted
+from inlay.trial import Accuracy, OutputError, TaskFigure, counted, plain
 
 JUDGING = "4"
 """Version of the rules by which figures of accuracy come about. Raise it where the same outputs would get others.
@@ -295,7 +295,7 @@ class Judge:
         ours, outputs = self._for_metric(outputs)
         hits = hits_of(self._metric, outputs, ours, self._labels)
         counted = "" if hits is None or not hits.size else f"{round(drop * hits.size)} of {hits.size} "
-        fallen = f"{counted}({drop:.4g})" if counted else f"{drop:.4g}"
+        fallen = f"{counted}({plain(drop, 4)})" if counted else plain(drop, 4)
         return f"{self.bound.metric} falls by {fallen}, more than {most:g}"
 
     def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float, np.ndarray]:

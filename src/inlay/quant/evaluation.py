@@ -18,6 +18,7 @@ import numpy as np
 from inlay.errors import DataError, UsageError
 from inlay.quant.bound import DEFAULT_DROP, EvaluationBound
 from inlay.quant.metric_limits import Pairs
+from inlay.trial import plain
 
 _LARGER = frozenset(
     {
@@ -181,8 +182,8 @@ def allowed(bound: EvaluationBound, found: Evaluation, spread: Mapping[str, floa
         differs = spread.get(name, 0.0)
         if drop is not None and differs > drop:
             raise UsageError(
-                f"{who} gives {name} values that differ by {spread[name]:.3g} for one and the same model, more than "
-                f"the {drop:.3g} that it may get worse: fix its seeds, or allow more by --max-drop"
+                f"{who} gives {name} values that differ by {plain(spread[name])} for one and the same model, more than "
+                f"the {plain(drop)} that it may get worse: fix its seeds, or allow more by --max-drop"
             )
         result.append(Allowed(name, higher, score.value, None if drop is None else drop - differs))
     if not result:
@@ -200,7 +201,7 @@ def _drop(bound: EvaluationBound, name: str, value: float, higher: bool) -> floa
         spare = value - limit if higher else limit - value
         if spare < 0.0:
             option = "--min" if higher else "--max"
-            raise UsageError(f"{option} {name}={limit:g}: the given model itself has {value:.6g}")
+            raise UsageError(f"{option} {name}={limit:g}: the given model itself has {plain(value, 6)}")
         drops.append(spare)
     if bound.max_drop is not None:
         if higher and 0.0 <= value <= bound.max_drop:
@@ -264,8 +265,8 @@ def _score(found: Any, who: str, name: str) -> Score:
     value, _ = _value_or_each(found["value"], who, name)
     if mean is not None and abs(value - mean) > _MEAN_DIFFERS * max(1.0, abs(mean)):
         raise DataError(
-            f"{who}: the value of {name} is {value:.6g}, but the mean of per_sample is {mean:.6g}; give weights if "
-            "samples count differently, or leave one of both away"
+            f"{who}: the value of {name} is {plain(value, 6)}, but the mean of per_sample is {plain(mean, 6)}; "
+            "give weights if samples count differently, or leave one of both away"
         )
     return Score(value, each, weights, None if higher is None else bool(higher))
 

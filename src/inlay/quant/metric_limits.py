@@ -18,7 +18,7 @@ import numpy as np
 from inlay.deadline import Clock
 from inlay.errors import InlayError
 from inlay.quant.tolerance import CONFIDENCE
-from inlay.trial import counted, floored
+from inlay.trial import counted, floored, plain
 
 Method = Literal["exact", "bootstrap", "none"]  # where a limit comes from; `none`: there is no limit
 
@@ -79,8 +79,8 @@ class MetricStatement:
     def fallen(self) -> str:
         """How far it falls on the judged samples, in what it counts where it counts."""
         if self.hits is not None:
-            return f"by {self.hits['lost'] - self.hits.get('won', 0)} of {self.hits['of']} ({self.drop:.4g})"
-        return f"by {self.drop:.4g} on {counted(self.samples, 'sample')}"
+            return f"by {self.hits['lost'] - self.hits.get('won', 0)} of {self.hits['of']} ({plain(self.drop, 4)})"
+        return f"by {plain(self.drop, 4)} on {counted(self.samples, 'sample')}"
 
     @property
     def keeps_bound(self) -> bool | None:
@@ -99,16 +99,15 @@ class MetricStatement:
         if self.method == "none" and not self.breaks_bound:
             return said
         if self.needed is None:
-            return f"{said}; more samples would hardly help {goal}: it is {self.drop:.4g} on these"
+            return f"{said}; more samples would hardly help {goal}: it is {plain(self.drop, 4)} on these"
         about = "" if self.method == "exact" else "about "
         return f"{said}; {about}{self.needed} would be needed {goal}"
 
     @property
     def _judged(self) -> str:
         if self.hits is None:
-            return (
-                f"{self.name} {self.value:.4f} on {counted(self.samples, 'sample')}, {self.drop:.4g} {self._side} float"
-            )
+            worse = f"{plain(self.drop, 4)} {self._side} float"
+            return f"{self.name} {self.value:.4f} on {counted(self.samples, 'sample')}, {worse}"
         count = self.hits["right"] if self.higher_is_better else self.hits["of"] - self.hits["right"]
         right = f"{self.name} {count} of {self.hits['of']}"
         return right if "won" not in self.hits else f"{right} ({self.hits['lost']} lost, {self.hits['won']} won)"
@@ -125,7 +124,7 @@ class MetricStatement:
         if self.hits is not None and "won" not in self.hits:
             return f"at least {floored(1.0 - self.most_drop)} % of new ones, {sure}"
         by = " by a bootstrap" if self.method == "bootstrap" else ""
-        return f"at most {self.most_drop:.3g} {self._side} float on new samples, {sure}{by}"
+        return f"at most {plain(self.most_drop)} {self._side} float on new samples, {sure}{by}"
 
 
 def state_metric(

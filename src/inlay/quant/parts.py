@@ -30,6 +30,7 @@ import numpy as np
 from inlay.data import Ends, Feed, Joins, Padding
 from inlay.model.joins import groups_apart
 from inlay.quant.metrics import Outputs, difference, power
+from inlay.trial import plain
 
 JOINED_GAP = 3.0  # 10 dB: where values are joined, with one scale for all, the smaller one has that much less
 LEAST_ODDS = 1e-3
@@ -272,12 +273,12 @@ def lost(want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> str:
         return ""
     low, high = float(b.min()), float(b.max())
     if low == high:
-        return f"is {low:.4g} everywhere" if _varies(a) else ""
+        return f"is {plain(low, 4)} everywhere" if _varies(a) else ""
     for end in (low, high):
         there = a[b == end]
         error = float(np.square(there - end).sum())
         if there.size >= _PINNED_SHARE * a.size and _varies(there) and error >= _PINNED_ERROR * a.var() * a.size:
-            return f"is {end:.4g} in {there.size / a.size:.0%} of its elements"
+            return f"is {plain(end, 4)} in {there.size / a.size:.0%} of its elements"
     return ""
 
 

@@ -27,7 +27,7 @@ from inlay.run.compare import compare
 from inlay.run.notebook import usual
 from inlay.run.progress import Phases
 from inlay.targets.base import Artifact
-from inlay.trial import Accuracy, Interval, shown_ratio, shown_sqnr, together
+from inlay.trial import Accuracy, Interval, plain, shown_ratio, shown_sqnr, together
 
 _LONGER = 4  # times as many blocks, once, where the first ones leave it open whether the limit is kept
 
@@ -161,7 +161,7 @@ def _in_accuracy(
         if fall is None:
             raise UsageError("--fail-drop: no metric tells a drop here: give --metric, or --fail-sqnr in place of it")
         if fall > most_drop + 1e-12:
-            broken.append(f"{fell} falls by {fall:.4g}, more than {most_drop:g}, {together(accuracy.samples)}")
+            broken.append(f"{fell} falls by {plain(fall, 4)}, more than {most_drop:g}, {together(accuracy.samples)}")
     if least_db is not None and accuracy.sqnr_db < least_db:
         broken.append(f"SQNR of {shown_sqnr(accuracy.sqnr_db)}, less than {least_db:g} dB")
     return replace(

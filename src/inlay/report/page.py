@@ -23,7 +23,7 @@ from inlay.run.outcome.evidence import Evidence
 from inlay.run.result import why_kept
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import LITTLE, SHOWN_AS_EXACT_DB, shown_latency, shown_ratio, shown_sqnr
+from inlay.trial import LITTLE, SHOWN_AS_EXACT_DB, plain, shown_latency, shown_ratio, shown_size, shown_sqnr
 
 REPORT = "report.html"  # name of the page in a run's folder
 _CEILINGS = {"delivered": "delivered", "float, normalized": "float"}  # names of models, and where they stand
@@ -123,7 +123,7 @@ def bars(run: FinishedRun, evidence: Evidence) -> list[Bar]:
 
 def megabytes(count: int | None) -> str:
     """Bytes as people read them; nothing where they are not known."""
-    return "" if count is None else f"{count / 1e6:.3g} MB"
+    return "" if count is None else shown_size(count)
 
 
 def size_words(result: Mapping[str, Any]) -> str:
@@ -183,7 +183,7 @@ def accuracy_words(result: Mapping[str, Any]) -> str:
     if db >= SHOWN_AS_EXACT_DB:
         return "; ".join([*parts, f"outputs equal to float on {where}"]) + f".{_new_samples(best)}"
     amplitude = 100.0 * 10.0 ** (-db / 20.0)
-    off = f"the outputs differ from float by {amplitude:.2g} % of their size"
+    off = f"the outputs differ from float by {plain(amplitude, 2)} % of their size"
     parts.append(f"SQNR {db:.1f} dB: {off}, over all {where} together")
     return "; ".join(parts) + f".{_new_samples(best)}"
 

@@ -132,7 +132,7 @@ def run_given(session: Session) -> Given:
             _as_chosen(session)
         session.run_given(file, first)
         _refuse_shapes(session, file)  # before the budget is: what does not run needs no more of it
-        session.limit_samples()
+        session.limit_samples(file, first)
         choice = None if known else _choose_precision(session, file)
         feeds = session.save_feeds("selection", session.inputs.judging)
     if choice is not None:  # not before: a folder is not taken up by a call that is refused

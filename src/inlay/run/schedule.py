@@ -20,7 +20,7 @@ from inlay.measure.costs import FREE, Costs
 from inlay.measure.paired import MIN_PAIRS
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.protocol import Protocol
-from inlay.trial import counted
+from inlay.trial import counted, shown_seconds
 
 # --- shares of the whole command -------------------------------------------------------------------------------------
 
@@ -193,9 +193,8 @@ class Schedule:
         needed_s = math.ceil(_SAFETY * least_s)
         raise TooShort(
             f"--budget {self.config.budget_s:.0f}s is too short: one inference takes {'more than ' * more}"
-            f"{costs.inference_s * 1e3:.3g} ms here, "
-            f"a build {costs.build_s:.2g} s and a process {costs.worker_s:.2g} s: give {needed_s}s "
-            "or more",
+            f"{shown_seconds(costs.inference_s)} here, a build {shown_seconds(costs.build_s, 2)} and a process "
+            f"{shown_seconds(costs.worker_s, 2)}: give {needed_s}s or more",
             needed_s,
         )
 

@@ -23,7 +23,7 @@ from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
 from inlay.run.finished import TOO_OLD, inputs_of, judged_by_older_rules, reading_result, writer_of
 from inlay.run.outputs import publish
 from inlay.targets.base import is_estimate, unit_of
-from inlay.trial import Accuracy, Measured, OutputError, shown_sqnr
+from inlay.trial import Accuracy, Measured, OutputError, shown_size, shown_sqnr
 from inlay.types import Placement
 
 _MOST_BYTES = 1 << 63  # no file system holds more in one file
@@ -288,7 +288,7 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
         best = max((outcome.accuracy.sqnr_db for _, outcome in measured), default=None)
         note = "nothing was measured" if best is None else f"the most accurate one has {shown_sqnr(best)}"
         if wish.max_bytes is not None and measured:
-            note += f", the smallest one {min(s for s in sizes.values() if s is not None) / 1e6:.3g} MB"
+            note += f", the smallest one {shown_size(min(s for s in sizes.values() if s is not None))}"
         if wish.max_drop is not None and all(o.accuracy.drop is None for _, o in measured):
             note += "; no metric, task or --evaluate judged any of them"
         gone = next((f"{t.origin} loses output {o.accuracy.lost[0].name}" for t, o in measured if o.accuracy.lost), "")
@@ -300,7 +300,7 @@ def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Meas
         memory = _memory_of(journal, [t for t, _ in kept], file)
         lean = [(t, o) for t, o in kept if wish.max_memory is None or memory[t.candidate] <= wish.max_memory]
         if not lean:
-            raise UsageError(f"no measured model keeps {wish}: the leanest takes {min(memory.values()) / 1e6:.3g} MB")
+            raise UsageError(f"no measured model keeps {wish}: the leanest takes {shown_size(min(memory.values()))}")
         kept = lean
 
     def order(found: tuple[Record, Measured]) -> tuple[float, bool, float]:

@@ -11,7 +11,7 @@ from inlay.quant.bound import Bound
 from inlay.quant.metrics import AGREEMENTS, Agreement, Outputs, cosine
 from inlay.quant.tasks import detections, maps, sequences, vectors
 from inlay.quant.tasks.layouts import Layout
-from inlay.trial import TaskFigure, floored
+from inlay.trial import TaskFigure, floored, plain
 
 MOST_LOST: Mapping[str, float] = {
     "detector": 0.05,
@@ -114,7 +114,7 @@ def _beside(figure: TaskFigure, own: TaskFigure) -> TaskFigure:
     """``figure`` where as much may be lost as the float model itself loses by 1 % of noise in its inputs."""
     if figure.most is None or own.lost <= figure.most:
         return figure
-    return replace(figure, most=own.lost, said=f"{figure.said} (float itself with 1 % of noise: {own.value:.4g})")
+    return replace(figure, most=own.lost, said=f"{figure.said} (float itself with 1 % of noise: {plain(own.value, 4)})")
 
 
 def broken(figures: Sequence[TaskFigure], beside: Sequence[TaskFigure] = ()) -> str:
@@ -127,7 +127,7 @@ def broken(figures: Sequence[TaskFigure], beside: Sequence[TaskFigure] = ()) -> 
     lost = {figure.name: figure.lost for figure in beside}
     for figure in figures:
         if figure.broken and figure.most is not None and figure.lost > lost.get(figure.name, 0.0):
-            allowed = f"{figure.most:.3g} dB" if figure.name == LSD else f"{100 * figure.most:.3g} %"
+            allowed = f"{plain(figure.most)} dB" if figure.name == LSD else f"{plain(100 * figure.most)} %"
             return f"of {figure.name} more than {allowed} is lost: {figure.said}"
     return ""
 

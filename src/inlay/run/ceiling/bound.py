@@ -18,7 +18,7 @@ from inlay.run.ceiling.counts import Counter, Work, depth_and_columns
 from inlay.search.peaks import Peaks, Reached, precision_of
 from inlay.search.workload import sort_of
 from inlay.targets.base import KernelTime
-from inlay.trial import counted
+from inlay.trial import counted, shown_seconds
 
 _SURE_NS = 20_000.0
 """Nanoseconds of a kernel from which on one that beats its bound shows that a peak is none: clocks are no finer."""
@@ -227,11 +227,11 @@ def _why(parts: Sequence[_Part], reason: str, graph: Graph, peaks: Peaks) -> str
     if not any(p.work.products for p in parts):
         if parts[0].kernel.kind != "compute":
             return "they convert or rearrange values between precisions and layouts"
-        return f"outside products; reading and writing its values takes {least / 1e6:.3f} ms at least"
+        return f"outside products; reading and writing its values takes {shown_seconds(least / 1e9)} at least"
     rate = sum(p.work.products for p in parts) / peaks.products_per_ns(parts[0].precision) / now if now > 0.0 else 0.0
     at = f"at {rate:.0%} of the {parts[0].precision} peak"
     spans: Mapping[str, Callable[[], str]] = {
-        "bytes": lambda: f"bound by reading and writing, which takes {least / 1e6:.3f} ms at least",
+        "bytes": lambda: f"bound by reading and writing, which takes {shown_seconds(least / 1e9)} at least",
         "columns": lambda: (
             f"{'few output channels:' if _is_conv(parts) else 'rows are'} {_span(parts, graph, 1)}"
             f"{'' if _is_conv(parts) else ' wide'}"

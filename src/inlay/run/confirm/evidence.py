@@ -17,7 +17,7 @@ from inlay.quant.accuracy import Bound
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import FEW, Statement
 from inlay.run.evaluation.judging import Verdict
-from inlay.trial import counted
+from inlay.trial import counted, plain
 
 T = TypeVar("T")
 Rank = tuple[bool, bool, float, float, float]
@@ -187,7 +187,7 @@ class Evidence:
         found, most = self.metric, f"{self.bound.metric} at most {self.bound.max_drop:g} below float"
         if found is None:
             return f"too few samples were judged to say anything about new ones, but {most} is required"
-        limit = found.why or f"new samples may lose up to {found.most_drop:.3g}"
+        limit = found.why or f"new samples may lose up to {plain(found.most_drop)}"
         more = (
             "more samples like these would not show it"
             if found.needed is None

@@ -25,7 +25,7 @@ from inlay.model.user_code import user_function
 from inlay.quant.evaluation import Evaluation, Score, printed_scores, read_scores
 from inlay.run.outputs import install
 from inlay.targets.process import Process, how_it_ended
-from inlay.trial import Failed
+from inlay.trial import Failed, shown_seconds
 
 MODEL = "{model}"  # stands for the path in a program's words
 _FUNCTION = re.compile(r"[\w.]+:\w+")
@@ -60,7 +60,7 @@ class ModelEvaluator:
                 if there and files_sha256(files) != before:
                     raise DataError("it changed the model that it was to judge")
         except Late:
-            return self._failed(f"it took more than {limit_s:.3g} s and was ended")
+            return self._failed(f"it took more than {shown_seconds(limit_s)} and was ended")
         except InlayError as error:
             return self._failed(str(error))
         except OSError as error:
@@ -110,7 +110,7 @@ def _of_program(words: Sequence[str], command: str, model: Path, limit_s: float)
     try:
         code, printed = process.finish(limit_s)
     except TimedOut:
-        raise DataError(f"{who} took more than {limit_s:.3g} s and was ended") from None
+        raise DataError(f"{who} took more than {shown_seconds(limit_s)} and was ended") from None
     if code:
         last = process.last_words
         raise DataError(f"{who} failed with {how_it_ended(code)}" + (f": {last}" if last else ""))

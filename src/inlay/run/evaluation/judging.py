@@ -26,7 +26,7 @@ from inlay.run.evaluation.evaluator import ModelEvaluator
 from inlay.run.evaluation.relation import Point, Relation, fitted
 from inlay.run.schedule import EVALUATING, EVALUATING_AGAIN
 from inlay.targets.base import Artifact
-from inlay.trial import Failed, counted, noise_of
+from inlay.trial import Failed, counted, noise_of, plain, shown_seconds
 
 EVALUATED_DB = Fact("evaluated_db", float)  # the SQNR of one model that was evaluated
 EVALUATION: Fact[Evaluation] = Fact("evaluation", Evaluation.from_json, Evaluation.as_json)
@@ -72,7 +72,7 @@ class ScoreFound:
         return {**{k: v for k, v in asdict(self).items() if k != "statement"}, "shown": self.shown, "statement": said}
 
     def __str__(self) -> str:
-        return f"{self.name} {self.value:.6g} (float {self.of_float:.6g})"
+        return f"{self.name} {plain(self.value, 6)} (float {plain(self.of_float, 6)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +121,8 @@ class Verdict:
         if self.failure:
             return self.failure
         parts = [
-            f"{s.name} gets worse by {s.fall:.3g}, from {s.of_float:.6g} to {s.value:.6g}, more than the "
-            f"{s.allowed:.3g} allowed (--evaluate {self.evaluator})"
+            f"{s.name} gets worse by {plain(s.fall)}, from {plain(s.of_float, 6)} to {plain(s.value, 6)}, more than "
+            f"the {plain(s.allowed)} allowed (--evaluate {self.evaluator})"
             for s in self.scores
             if s.broken
         ]
@@ -168,8 +168,8 @@ class EvaluationJudge:
             if 2.0 * first.seconds > end.left:
                 needed = 10 * int(4.0 * first.seconds / 10.0 + 1.0)
                 raise TooShort(
-                    f"--evaluate {self.evaluator.name} takes {first.seconds:.3g} s, which leaves no time to judge what "
-                    f"is found: give a --budget of at least {needed}s",
+                    f"--evaluate {self.evaluator.name} takes {shown_seconds(first.seconds)}, which leaves no time to "
+                    f"judge what is found: give a --budget of at least {needed}s",
                     needed,
                 )
             again = self._of_given(end) if first.seconds <= EVALUATING_AGAIN * self.budget_s else None
@@ -283,10 +283,10 @@ class EvaluationJudge:
             if spread > 0.0:
                 found.append(
                     f"--evaluate {self.evaluator.name} changes its mind: {name} of one and the same model differed by "
-                    f"{spread:.3g}, by which its bound was made narrower"
+                    f"{plain(spread)}, by which its bound was made narrower"
                 )
         if not self.spread:
-            seconds = f"{self.of_given.seconds:.3g} s"
+            seconds = shown_seconds(self.of_given.seconds)
             found.append(f"--evaluate takes {seconds}: whether it gives one model the same scores twice was not tried")
         untold = [name for name in self.of_given.scores if name not in {a.name for a in self.allowed}]
         if untold:

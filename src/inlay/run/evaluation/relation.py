@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inlay.quant.tolerance import CONFIDENCE
-from inlay.trial import decibels, noise_of
+from inlay.trial import decibels, noise_of, plain
 
 _EXPONENTS = (1.0, 0.5)  # of the noise's power: proportional to it, or to its amplitude
 _ENOUGH = 3  # models that can tell these apart
@@ -64,13 +64,13 @@ class Relation:
         """The relation for people: what falls at the SQNR of the models behind it, and what the bound asks for."""
         at_db = round(float(np.median([p.sqnr_db for p in self.points])))
         fall, half = self.fall(at_db)
-        sure = "" if math.isinf(half) else f" ± {half:.2g}"
+        sure = "" if math.isinf(half) else f" ± {plain(half, 2)}"
         count = len(self.points)
-        said = f"{self.name} gets worse by {fall:.2g}{sure} at {at_db} dB"
+        said = f"{self.name} gets worse by {plain(fall, 2)}{sure} at {at_db} dB"
         said += f", by {count} evaluated models" if count > 1 else ", by one evaluated model"
         if drop is None or self.slope <= 0.0:
             return said
-        return f"{said}; the {drop:.3g} that is allowed asks for about {self.least_db(drop):.0f} dB"
+        return f"{said}; the {plain(drop)} that is allowed asks for about {self.least_db(drop):.0f} dB"
 
 
 def fitted(name: str, points: Sequence[Point]) -> Relation | None:
