@@ -278,6 +278,19 @@ def test_the_target_that_can_become_the_fastest_gets_the_time(
 
 
 @pytest.mark.exhaustive
+def test_a_machine_that_became_slower_rules_out_no_target(
+    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first readings were of a quiet moment: every form then took longer than they did."""
+    real = comparing.Comparison._reached
+    slower = lambda self, labels: {k: 2.0 * v for k, v in real(self, labels).items()}  # noqa: E731
+    monkeypatch.setattr(comparing.Comparison, "_reached", slower)
+    specs = {"one": null(100.0, effect=0.0), "two": null(101.0, effect=0.0)}
+    result = across(save(small_model()), tmp_path / "out", specs, others={}, budget_s=SHORT_S)
+    assert result.columns["one"].folder
+
+
+@pytest.mark.exhaustive
 def test_without_a_look_at_the_forms_the_fastest_float_is_first(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

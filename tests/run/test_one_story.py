@@ -16,7 +16,7 @@ from inlay.deadline import Deadline
 from inlay.measure.paired import Series
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Rounds
-from inlay.run.confirm.undecided import contradicted, left_open, open_words, over_float, too_few
+from inlay.run.confirm.undecided import contradicted, left_open, likely_faster, open_words, over_float, too_few
 from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
 from inlay.run.outcome.assemble import cuts
@@ -29,6 +29,7 @@ from inlay.types import Placement, Port, QType
 
 LOW = Placement([(Port("conv", 0), QType.UINT8)])
 UNBOUNDED = Interval(6.33, 0.0, float("inf"))
+SHOWN = Interval(1.9, 1.6, 2.3)
 
 
 def entry(name: str, ns: list[float], speedup: Interval, placement: Placement = LOW, db: float = 30.0) -> Entry:
@@ -95,6 +96,24 @@ def test_readings_that_leave_a_gain_open_do_not_exclude_it() -> None:
     assert too_few(once)
     assert not too_few(exact)
     assert not too_few(base)
+
+
+def test_what_two_sorts_of_readings_say_is_likely() -> None:
+    """MiniLM beside other work: 1.9x in the search and in 14 deciding blocks, which left it open: float was kept."""
+    rng = np.random.default_rng(0)
+    base = entry("original", list(1e6 * np.exp(rng.normal(0.0, 0.9, 12))), Interval(1.0, 1.0, 1.0), Placement())
+    half = list(0.5e6 * np.exp(rng.normal(0.0, 0.9, 12)))
+    fast, lucky = (entry(name, half, found) for name, found in (("a", SHOWN), ("b", Interval(1.9, 1.02, 3.0))))
+    same = entry("c", list(base.readings.ns), SHOWN)
+    assert set(left_open(base, [fast])) == {"a"}
+    assert likely_faster(base, [fast, lucky, same], base) == [fast], "one shows it nowhere, one was fast by luck"
+    in_float = entry("float", list(0.48e6 * base.readings.ns / 1e6), Interval(2.0, 1.9, 2.1), Placement())
+    assert likely_faster(base, [in_float, fast], base) == [], "float is as fast"
+    slow_float = entry("float", list(0.95 * base.readings.ns), Interval(1.05, 1.04, 1.06), Placement())
+    assert likely_faster(base, [slow_float, fast], slow_float) == [fast]
+    assert likely_faster(base, [fast, same], same) == [], "what is shown is in low precision"
+    exact = replace(base, readings=replace(base.readings, exact=True))
+    assert likely_faster(exact, [fast], exact) == []
 
 
 def test_a_fast_model_of_the_search_is_open_unless_something_speaks_against_it() -> None:

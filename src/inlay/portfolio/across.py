@@ -89,7 +89,9 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
     float_ns = {label: found for label, found in screened.items() if not isinstance(found, str)}
     hopes = _Hopes.of(comparison, float_ns)
     order = sorted(float_ns, key=hopes.ns) if screened else list(comparison.specs)
-    begun_s, fastest_ns = comparison.left_s, min(float_ns.values(), default=0.0)
+    begun_s = comparison.left_s
+    # the look is of another moment than the first readings: only what runs find is held against it
+    fastest_ns = math.inf if hopes.known else min(float_ns.values(), default=0.0)
     for number, label in enumerate(order):
         if screened and (hopeless := hopes.beaten(label, fastest_ns)):
             why[label] = hopeless

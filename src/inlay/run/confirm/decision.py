@@ -68,6 +68,7 @@ from inlay.run.confirm.undecided import (
     by_search,
     contradicted,
     left_open,
+    likely_faster,
     open_words,
     over_float,
     told,
@@ -176,6 +177,9 @@ class Confirmation:
             why = f"{blocks} of {full.second * full.blocks} deciding blocks are too few"
             return self._unconfirmed(contenders, fresh, verifier, effort, why, blocks)
         champion = champion_of(base, others)
+        if likely := likely_faster(base, others, champion):
+            why = f"{blocks} of {full.second * full.blocks} deciding blocks agree, but show no gain by themselves"
+            return self._unconfirmed(likely, fresh, verifier, effort, why, blocks)
         gained = gain(base, champion, reported)
         reference = next((e for e in others if e.is_float), None)
         best = best_of(
