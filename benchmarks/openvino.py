@@ -121,7 +121,9 @@ def tuned_anywhere(subject: Subject, folder: Path, budget: float) -> Delivered:
         "unproven": result.unproven,
         "notes": list(result.notes),
     }
-    return Delivered(result.model_path, column.spec, {"deployed": str(column.spec), **facts})
+    return Delivered(
+        result.model_path, column.spec, {"deployed": column.spec.name, "options": dict(column.spec.options), **facts}
+    )
 
 
 def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict[str, Any]:

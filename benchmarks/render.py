@@ -129,7 +129,7 @@ def auto(table: Mapping[str, Any]) -> str:
         "over the best that people have": lambda row: ratio(row["over_usual"]),
         "which": lambda row: row["usual_anchor"],
         "over ONNX Runtime's float": lambda row: ratio(row["over_onnxruntime"]),
-        "deployed with": lambda row: row["deployed"].partition(" ")[0],
+        "deployed with": lambda row: row["deployed"],
         "SQNR": _fidelity,
         "wall": lambda row: f"{row['wall_s']:.0f} s",
     }

@@ -232,6 +232,27 @@ def test_the_table_of_openvino_has_means_and_every_anchor() -> None:
     assert "| b | NNCF mixed |  |  | no | not tried |" in text
 
 
+def test_the_table_of_auto_says_where_each_model_is_deployed() -> None:
+    def one(name: str, value: float, deployed: str) -> dict[str, Any]:
+        ratio = {"value": value, "low": value, "high": value}
+        anchors = [{"name": "onnxruntime", "feasible": True, "sqnr_db": 300.0, "over_given": ratio, "note": ""}]
+        speeds = {
+            "over_best_anchor": ratio,
+            "over_usual": ratio,
+            "over_onnxruntime": {k: 2 * v for k, v in ratio.items()},
+        }
+        known = {"model": name, "trained": True, "feasible": True, "sqnr_db": 22.0, "anchors": anchors, **speeds}
+        return {**known, "usual_anchor": "onnxruntime", "deployed": deployed, "wall_s": 118.4}
+
+    rows = [one("a", 2.0, "ort-cpu"), one("b", 0.5, "openvino-cpu"), {"model": "c", "error": "why"}]
+    machine = {"inlay": "0", "onnxruntime": "1", "cpu": "x", "isa": "y", "cores": 2, "budget_s": 120.0}
+    text = render.auto({**openvino.table(rows), "machine": machine, "target": {"openvino": "2026"}})
+    assert "| a | 2.00x [2.00, 2.00] | onnxruntime | 4.00x [4.00, 4.00] | ort-cpu | 22.0 dB | 118 s |" in text
+    assert "| c | fails: why | | | | | |" in text
+    assert "- over the best feasible of what people have: 1.00x" in text
+    assert "of all anchors" not in text, "there are no others"
+
+
 def test_relatives_of_a_model_compute_the_same() -> None:
     """A wider network repeats its channels; an exported one has its scales and shapes written out."""
     given = onnx.load(transfer.DIGITS)

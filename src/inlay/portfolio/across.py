@@ -101,7 +101,8 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
         compare_s = _comparing_share(len(runs) + len(alike), len(order), chooses=bool(screened)) * begun_s
         whole_s = max(0.0, comparison.left_s - compare_s)
         if runs and hopes.known and whole_s < hopes.least_s:
-            why[label] = f"there was no time left (its fastest form takes {hopes.ns(label) / 1e6:.3f} ms there)"
+            reach = f"its fastest form takes {hopes.ns(label) / 1e6:.3f} ms there"
+            why[label] = f"there was no time left ({reach}): give a larger --budget"
             continue
         share_s, first = whole_s / len(alike), bool(screened) and not runs
         if share_s < hopes.least_s:
