@@ -22,7 +22,7 @@ from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Lab
 from inlay.model.load import load
 from inlay.portfolio import across as portfolio
-from inlay.portfolio import comparing
+from inlay.portfolio import comparing, policy
 from inlay.portfolio.across import tune_across
 from inlay.portfolio.command import verdict
 from inlay.portfolio.labels import labelled
@@ -275,6 +275,25 @@ def test_the_target_that_can_become_the_fastest_gets_the_time(
     spared = across(path, tmp_path / "spared", specs, others={}, budget_s=SHORT_S)
     assert (spared.row, spared.deployed) == (GIVEN, "even"), "what was not tuned for may be the fastest all the same"
     assert spared.table[GIVEN, "even"].accuracy is not None, "it is measured and judged, not only looked at"
+
+
+@pytest.mark.exhaustive
+def test_runs_that_are_over_count_where_no_time_is_left(
+    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first session ended while files were compared."""
+    path, out, specs = save(small_model()), tmp_path / "out", {"one": null(50.0), "two": null(50.5)}
+
+    def ends(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(portfolio, "choose_target", ends)
+        with pytest.raises(KeyboardInterrupt):
+            across(path, out, specs, others={}, budget_s=200.0)
+    monkeypatch.setattr(policy, "LEAST_TRIALS", 10**6)
+    result = across(path, out, specs, others={}, budget_s=200.0)
+    assert {label for label, c in result.columns.items() if c.folder} == {"one", "two"}
 
 
 @pytest.mark.exhaustive

@@ -100,7 +100,7 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
         alike = hopes.alike(label, left) if screened else left
         compare_s = _comparing_share(len(runs) + len(alike), len(order), chooses=bool(screened)) * begun_s
         whole_s = max(0.0, comparison.left_s - compare_s)
-        if runs and hopes.known and whole_s < hopes.least_s:
+        if runs and hopes.known and whole_s < hopes.least_s and _finished(comparison, label) is None:
             reach = f"its fastest form takes {hopes.ns(label) / 1e6:.3f} ms there"
             why[label] = f"there was no time left ({reach}): give a larger --budget"
             continue
@@ -179,9 +179,7 @@ class _Hopes:
 
 def _comparing_share(tuned: int, targets: int, chooses: bool) -> float:
     """The share of the time that is kept for comparing the files of so many runs."""
-    files = (
-        tuned * (1 + tuned) + targets - tuned
-    )  # each run's file and the given model where it ran, and that elsewhere
+    files = tuned * (1 + tuned) + targets - tuned  # the runs' files where these were; the given model everywhere
     return min(policy.COMPARING_SHARE, policy.COMPARING_EACH * files) if chooses else policy.COMPARING_SHARE
 
 
@@ -219,8 +217,7 @@ def _of_target(label: str, error: InlayError, budget_s: float | None, share_s: f
 def _one(comparison: Comparison, label: str, share_s: float) -> tuple[Figures, bool]:
     """What the run for one target found, and if the user ended it; a finished one is not repeated."""
     asked, folder, journal = comparison.asked, comparison.folder(label), comparison.held.journal
-    known, path = journal.fact(RUN.of(label)), folder / "model.onnx"
-    if known is not None and path.is_file() and file_sha256(path) == known.output_sha256:
+    if known := _finished(comparison, label):
         return known, False
     comparison.held.stage(f"tune for {label}")
     budget_s = asked.config.budget_s
@@ -231,6 +228,12 @@ def _one(comparison: Comparison, label: str, share_s: float) -> tuple[Figures, b
     result = tune(replace(own, any_precision=False))  # the label says which one it is, and its twin is another target
     found = Figures.of(result)
     return found if result.interrupted else journal.record_fact(RUN.of(label), found), result.interrupted
+
+
+def _finished(comparison: Comparison, label: str) -> Figures | None:
+    """What the run for a target found in an earlier session, whose file lies there as it was written."""
+    known, path = comparison.held.journal.fact(RUN.of(label)), comparison.folder(label) / "model.onnx"
+    return known if known is not None and path.is_file() and file_sha256(path) == known.output_sha256 else None
 
 
 def _delivered(comparison: Comparison, label: str, found: Figures) -> Artifact:
