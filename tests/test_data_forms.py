@@ -196,6 +196,9 @@ def test_columns_are_named_for_inputs_in_any_order(tmp_path: Path) -> None:
         ("a,b,c\n1,nan,3\n", "row 2: column b holds 'nan', no number"),
         ("1,2,3\n4,5\n", "row 2: 2 cells, but there are 3 columns"),
         ("a,b\n1,2\n", "2 columns do not make up input x"),
+        (",a,b,c\n0,1,2,3\n", "leave out what is no input of the model, such as row numbers or a target"),
+        (",x_0,x_1,x_2\n0,1,2,3\n", "no input for column 1, which has no name: leave the column out"),
+        (",a,b\n1,2,red\n", "row 2: column b holds 'red', no number"),
         ("x_0,x_1,x_2,species\n1,2,3,4\n", "the model has no input species"),
         ("species,x_0,x_1,x_2\n1,2,3,4\n", "the model has no input species: leave the column out"),
         ("", "holds no rows"),
@@ -206,6 +209,19 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path, text: str, words: 
     with pytest.raises(DataError) as error:
         read_samples(table(tmp_path, text), [X])
     assert words in str(error.value)
+
+
+def test_columns_of_text_are_for_inputs_of_strings(tmp_path: Path) -> None:
+    """As models of data frames take them, an input a column."""
+    age = InputSpec("age", np.dtype(np.float32), ("n", 1))
+    city = InputSpec("city", np.dtype(object), ("n", 1))
+    found = read_samples(table(tmp_path, 'city,age\nLima,31\n"Bonn, am Rhein",7\n'), [age, city])
+    assert [(f["age"].tolist(), f["city"].tolist()) for f in found.feeds] == [
+        ([[31.0]], [["Lima"]]),
+        ([[7.0]], [["Bonn, am Rhein"]]),
+    ]
+    with pytest.raises(DataError, match="row 2: 1 cells"):
+        read_samples(table(tmp_path, "city,age\nLima\n"), [age, city])
 
 
 def test_whole_numbers_stay_whole(tmp_path: Path) -> None:

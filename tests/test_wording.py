@@ -74,13 +74,14 @@ def test_numbers_and_durations_for_people_have_no_exponents(value: float, digits
         assert float(text) == float(f"{number:.{digits}g}")
     shown, unit = shown_seconds(value, digits).split()
     assert "e" not in shown
-    seconds = float(shown) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
+    seconds = float(shown) * {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
     assert seconds == pytest.approx(value, rel=0.5 * 10.0 ** (1 - digits) * 1.001)
     assert unit == "s" or float(shown) < 1000.0, "in the unit that fits"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(1.33, "1.33 s"), (1330.0, "1330 s"), (0.08, "80 ms"), (1.2e-5, "12 us"), (0.0, "0 s")]
+    ("seconds", "said"),
+    [(1.33, "1.33 s"), (1330.0, "1330 s"), (0.08, "80 ms"), (1.2e-5, "12 us"), (6.87e-8, "68.7 ns"), (0.0, "0 s")],
 )
 def test_durations_are_in_the_unit_that_fits(seconds: float, said: str) -> None:
     assert shown_seconds(seconds) == said

@@ -125,11 +125,11 @@ def plain(value: float | None, digits: int = 3) -> str:
 
 
 def shown_seconds(seconds: float, digits: int = 3) -> str:
-    """A duration for people, in the unit that fits: "1.33 s", "80 ms", "12 us"."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+    """A duration for people, in the unit that fits: "1.33 s", "80 ms", "12 us", "70 ns"."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
         if float(f"{seconds * factor:.{digits}g}") >= 1.0 or not seconds:
             return f"{plain(seconds * factor, digits)} {unit}"
-    return f"{plain(seconds * 1e6, digits)} us"
+    return f"{plain(seconds * 1e9, digits)} ns"
 
 
 def shown_size(size: float) -> str:

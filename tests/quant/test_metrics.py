@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from inlay.data import Feed, Samples
 from inlay.errors import UsageError
 from inlay.quant.accuracy import Bound, Judge, find_metric
+from inlay.quant.metrics import top1
 from tests.support.texts import text
 
 Sample = dict[str, np.ndarray]
@@ -87,3 +90,27 @@ def test_names_that_are_none_are_listed() -> None:
         UsageError, match="give top1, top1-agreement, top5-agreement, token-agreement, cosine, sqnr, or module:function"
     ):
         find_metric("accuracy", None)
+
+
+@pytest.mark.parametrize("kind", ["int64", "str"])
+def test_a_model_that_names_classes_is_judged_by_these(kind: str) -> None:
+    """As scikit-learn's classifiers do, whose classes need not count from 0; scores stand behind them."""
+    classes, wanted = np.array([3, 9, 5, 9]), np.array([3, 9, 5, 7])
+    outputs = [{"label": np.array([k]).astype(kind), "scores": np.eye(10)[[0]]} for k in classes]
+    assert top1(outputs, wanted.astype(kind)) == 0.75
+    assert top1([{"label": classes.astype(kind)}], wanted.astype(kind)[None]) == 0.75, "and so in a batch"
+    assert top1([{"scores": np.eye(10)[[k]]} for k in classes], wanted) == 0.75, "of scores, the largest"
+    assert top1([{"scores": 9 * np.eye(10, dtype=np.uint8)[[k]]} for k in classes], wanted) == 0.75, "in integers, too"
+
+
+@pytest.mark.parametrize("name", ["top1", "top1-agreement", "top5-agreement"])
+def test_one_score_for_each_row_is_no_classification(name: str) -> None:
+    """The first of one is the largest, whatever a model makes of it."""
+    labels = np.zeros(4, np.int64)
+    samples = Samples(({"x": np.zeros(1)},) * 4, "feeds", "test", labels)
+    metric = find_metric(name, labels)
+    for width, refused in ((1, True), (2, False)):
+        reference = [{"y": np.full((1, width), 0.3)} for _ in labels]
+        judged = Judge(reference, samples, Bound(metric=name, max_drop=0.2), metric)
+        with pytest.raises(UsageError, match="output y holds one number") if refused else contextlib.nullcontext():
+            judged.refuse_idle_bound()

@@ -143,7 +143,7 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
         sqnr = f"{sqnr} in {accuracy.worst}, the worst of {len(accuracy.outputs)} outputs and parts of them,"
     if accuracy.metric is None:
         return f"{sqnr} {where}"
-    drop = "" if accuracy.drop is None else f" ({-accuracy.drop:+.4f} against float)"
+    drop = "" if accuracy.drop is None else f" ({0.0 - accuracy.drop:+.4f} against float)"
     return f"metric {accuracy.metric:.4f}{drop}, {sqnr} {where}"
 
 

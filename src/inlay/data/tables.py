@@ -1,4 +1,4 @@
-"""Rows of numbers in a ``.csv`` file: one sample a line, columns named for inputs or, for one input, in their order."""
+"""Rows of a ``.csv`` file: one sample a line, columns named for inputs or, for one input, in their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def read_table(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
     input that no column names, they are its numbers, in order; then a first line of numbers is a sample as well.
 
     Raises:
-        DataError: it is no such table, a cell is no number, or columns do not make up an input; the message names them.
+        DataError: it is no such table, a cell of numbers is none, or columns do not make up an input; the message names
+            them.
     """
     free = [spec for spec in specs if spec.fixed is None]
     try:
@@ -44,12 +45,13 @@ def read_table(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
     if len(rows) > _MOST_ROWS:
         raise DataError(f"{path}: {len(rows)} rows; give at most {_MOST_ROWS}")
     names = [cell.strip() for cell in rows[0]]
-    if len(free) == 1 and all(map(_is_number, names)):
+    bare = len(free) == 1 and all(map(_is_number, names))
+    if bare:
         names = [""] * len(names)
     else:
         rows = rows[1:]
     columns = _columns(names, free, path)
-    first_line = 1 if names[0] == "" else 2
+    first_line = 1 if bare else 2
     return {
         spec.name: _shaped(_numbers(rows, columns[spec.name], spec, names, f"{path}", first_line), spec, path)
         for spec in free
@@ -72,7 +74,8 @@ def _columns(names: Sequence[str], free: Sequence[InputSpec], path: Path) -> dic
     if missing := [spec.name for spec in free if spec.name not in found]:
         raise DataError(f"{path}: no column for input {', '.join(missing)}; there are {', '.join(names)}")
     if sum(map(len, found.values())) < len(names):
-        unknown = [n for place, n in enumerate(names) if not any(place in places for places in found.values())]
+        used = {place for places in found.values() for place in places}
+        unknown = [n or f"for column {i}, which has no name" for i, n in enumerate(names, 1) if i - 1 not in used]
         raise DataError(f"{path}: the model has no input {', '.join(unknown)}: leave the column out")
     return found
 
@@ -80,11 +83,12 @@ def _columns(names: Sequence[str], free: Sequence[InputSpec], path: Path) -> dic
 def _numbers(
     rows: Sequence[Sequence[str]], places: Sequence[int], spec: InputSpec, names: Sequence[str], where: str, first: int
 ) -> np.ndarray:
+    if spec.dtype.hasobject:
+        return _texts(rows, places, names, where, first)
     whole = spec.dtype.kind in "iub"
     found = np.empty((len(rows), len(places)), spec.dtype)
     for number, row in enumerate(rows):
-        if len(row) != len(names):
-            raise DataError(f"{where}, row {number + first}: {len(row)} cells, but there are {len(names)} columns")
+        _refuse_ragged(row, names, f"{where}, row {number + first}")
         for column, place in enumerate(places):
             cell = row[place].strip()
             try:
@@ -97,6 +101,19 @@ def _numbers(
                 kind = f"whole number that {spec.dtype.name} holds" if whole else "number"
                 raise DataError(f"{where}, row {number + first}: {what} holds {cell[:40]!r}, no {kind}") from None
     return found
+
+
+def _texts(
+    rows: Sequence[Sequence[str]], places: Sequence[int], names: Sequence[str], where: str, first: int
+) -> np.ndarray:
+    for number, row in enumerate(rows):
+        _refuse_ragged(row, names, f"{where}, row {number + first}")
+    return np.array([[row[place] for place in places] for row in rows], np.str_)
+
+
+def _refuse_ragged(row: Sequence[str], names: Sequence[str], where: str) -> None:
+    if len(row) != len(names):
+        raise DataError(f"{where}: {len(row)} cells, but there are {len(names)} columns")
 
 
 _FRACTION = re.compile(r"[.eE]")
@@ -113,7 +130,10 @@ def _shaped(table: np.ndarray, spec: InputSpec, path: Path) -> np.ndarray:
     if len(free) == 1 and fixed and width % fixed == 0:
         tail[free[0]] = width // fixed
     if any(isinstance(size, str) for size in tail) or math.prod(map(int, tail)) != width:
-        raise DataError(f"{path}: {width} columns do not make up input {spec}")
+        raise DataError(
+            f"{path}: {width} columns do not make up input {spec}: leave out what is no input of the model, such as "
+            "row numbers or a target"
+        )
     return table.reshape(len(table), *map(int, tail))
 
 

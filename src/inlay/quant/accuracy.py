@@ -30,7 +30,7 @@ from inlay.errors import DataError, ModelError, UsageError
 from inlay.model.joins import joined
 from inlay.quant.bound import Bound as Bound
 from inlay.quant.metric_limits import Pairs
-from inlay.quant.metrics import Agreement, changes, energies, hits_of, unsure, value_of
+from inlay.quant.metrics import Agreement, changes, energies, hits_of, refuse_lone_scores, unsure, value_of
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
 from inlay.quant.metrics import find_metric as find_metric
@@ -39,12 +39,12 @@ from inlay.quant.tasks.task import Task, broken
 from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db, state
 from inlay.trial import Accuracy, OutputError, TaskFigure, counted, plain
 
-JUDGING = "4"
+JUDGING = "5"
 """Version of the rules by which figures of accuracy come about. Raise it where the same outputs would get others.
 
 1 compared outputs as a whole; 2 compares them part by part where parts differ in size; 3 compares outputs of other
 lengths on the common part, and rows of what was found with those that they stand for; 4 compares few probabilities as
-log odds, too, and judges an embedding by its task.
+log odds, too, and judges an embedding by its task; 5 takes the classes that an output names for those of ``top1``.
 """
 MAX_MARGIN_DB = 3.0
 """Half a bit: samples that differ more than this ask for more samples rather than for a larger margin."""
@@ -123,7 +123,8 @@ class Judge:
         return cls(reference, samples, Bound(), confidence=None)
 
     def refuse_idle_bound(self) -> None:
-        """Raise UsageError where a metric that is not negative would have to fall below 0 to break the constraint."""
+        """Raise UsageError where the metric cannot fall, or, as none is negative, only below 0, to break the bound."""
+        refuse_lone_scores(self._metric, self._wanted)
         most, value = self.bound.max_drop, self.float_metric
         is_distance = isinstance(self._metric, Agreement) and value == 0.0  # which grows below 0
         if most is not None and value is not None and 0.0 <= value <= most and not is_distance:

@@ -50,10 +50,14 @@ Metric = Callable[[Sequence[Outputs], np.ndarray | None], float] | Agreement
 """Takes every sample's outputs by name, and the labels (or None); larger is better."""
 
 _CACHES = ("present", "past")
+_NAMES = "iuU"  # kinds of arrays that may name classes: whole numbers and text
 
 
 def top1(outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
-    """Share of samples whose largest score in the first output is that of the label. Outputs: (batch, classes)."""
+    """Share of rows whose class is the label: the largest score in the first output, (batch, classes).
+
+    Where that output names a class for each row, (batch,), as scikit-learn's do, it is that one.
+    """
     return float(np.mean([hits.mean() for hits in _top1_hits(outputs, labels)]))
 
 
@@ -79,10 +83,30 @@ def _top1_hits(outputs: Sequence[Outputs], labels: np.ndarray | None) -> list[np
     assert labels is not None
     hits = []
     for sample, label in zip(outputs, labels, strict=True):
-        classes, wanted = _rows(next(iter(sample.values()))), np.asarray(label).reshape(-1)
-        fits = len(classes) == len(wanted) and classes.size
-        hits.append(classes.argmax(axis=1) == wanted if fits else np.zeros(len(wanted), bool))
+        scores, wanted = next(iter(sample.values())), np.asarray(label).reshape(-1)
+        rows = _rows(scores)
+        if scores.dtype.kind in _NAMES and scores.size == len(wanted):
+            hits.append(scores.reshape(-1) == wanted.astype(scores.dtype if scores.dtype.kind == "U" else wanted.dtype))
+        elif len(rows) == len(wanted) and rows.size:
+            hits.append(rows.argmax(axis=1) == wanted)
+        else:
+            hits.append(np.zeros(len(wanted), bool))
     return hits
+
+
+def refuse_lone_scores(metric: Metric | None, outputs: Sequence[Outputs]) -> None:
+    """Raise UsageError where a metric of classes finds one score in each row, which is the largest whatever it is."""
+    if metric is top1:
+        name = next(iter(outputs[0]), None) if outputs else None
+        names_classes = name is not None and outputs[0][name].dtype.kind in _NAMES
+    else:
+        name, names_classes = next(iter(compared(outputs)), None), False
+    of_classes = metric is top1 or metric in (AGREEMENTS["top1-agreement"], AGREEMENTS["top5-agreement"])
+    if of_classes and name and not names_classes and all(_rows(each[name]).shape[1] == 1 for each in outputs):
+        raise UsageError(
+            f"--metric: output {name} holds one number for each row, not a score for each class: give module:function, "
+            "which may compare it with a threshold"
+        )
 
 
 def top1_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:

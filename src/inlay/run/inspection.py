@@ -108,6 +108,9 @@ def inspected(tries: Iterable[tuple[Given, Mapping[str, int]]], target: Capabili
     """
     failed: Inspection | None = None
     for given, sizes in tries:
+        if text := [str(spec) for spec in given.specs if spec.dtype.hasobject and spec.fixed is None]:
+            said = "inlay tune MODEL --data SAMPLES --dry-run says it"
+            return inspection(given.file, None, f"input {text[0]} takes text, of which none is made up: {said}")
         try:
             feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
             return inspection(given.file, quantizable_in(given.file, target, feed), "", sizes)

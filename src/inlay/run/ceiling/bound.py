@@ -189,16 +189,20 @@ def _gaps(parts: Sequence[_Part], graph: Graph, peaks: Peaks) -> Iterator[Gap]:
         groups[_group(part, graph, peaks)].append(part)
     for (name, reason), mine in groups.items():
         now, least = sum(p.ns for p in mine), sum(p.least_ns for p in mine)
-        yield Gap(f"{len(mine)} {name}", (now - least) / 1e6, now / 1e6, _why(mine, reason, graph, peaks))
+        said = counted(len(mine), name) if name in _COUNTED else f"{len(mine)} {name}"
+        yield Gap(said, (now - least) / 1e6, now / 1e6, _why(mine, reason, graph, peaks))
+
+
+_COUNTED = ("reorder", "Q/DQ conversion")
 
 
 def _group(part: _Part, graph: Graph, peaks: Peaks) -> tuple[str, str]:
     """Which kind of operators a kernel belongs to, and why its products, if any, are slow."""
     kernel, node = part.kernel, part.work.node
     if kernel.kind == "layout":
-        return "reorders", ""
+        return _COUNTED[0], ""
     if kernel.kind != "compute":
-        return "Q/DQ conversions", ""
+        return _COUNTED[1], ""
     if node is None:
         return kernel.op_type, ""
     if not part.work.products:
@@ -226,7 +230,7 @@ def _why(parts: Sequence[_Part], reason: str, graph: Graph, peaks: Peaks) -> str
     now, least = sum(p.ns for p in parts), sum(p.least_ns for p in parts)
     if not any(p.work.products for p in parts):
         if parts[0].kernel.kind != "compute":
-            return "they convert or rearrange values between precisions and layouts"
+            return "converting or rearranging values between precisions and layouts"
         return f"outside products; reading and writing its values takes {shown_seconds(least / 1e9)} at least"
     rate = sum(p.work.products for p in parts) / peaks.products_per_ns(parts[0].precision) / now if now > 0.0 else 0.0
     at = f"at {rate:.0%} of the {parts[0].precision} peak"
