@@ -444,9 +444,7 @@ def test_other_files_of_a_folder_are_told(tmp_path: Path) -> None:
     for name in ("2.npz", "a.flac", "b.FLAC"):
         (inner / name).write_bytes(b"")
     (said,) = read_samples(tmp_path, [X]).left_out
-    assert (
-        said == f"3 files were not used as samples (2 .flac, 1 .npz): these are the .npz and .npy files in {tmp_path}"
-    )
+    assert said == f"3 files were not used (2 .flac, 1 .npz): the samples are the .npz and .npy files in {tmp_path}"
 
 
 def test_samples_that_never_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,6 +196,6 @@ def test_further_pictures_and_other_files_are_told(folder: Path, pixels: np.ndar
     several[0].save(folder / "d.gif", save_all=True, append_images=several[1:])
     (folder / "e.heic").write_bytes(b"")
     assert read_samples(folder, [CHW]).left_out == (
-        f"1 file was not used as samples (1 .heic): these are the images in {folder}",
+        f"1 file was not used (1 .heic): the samples are the images in {folder}",
         "of 1 file with several pictures only the first one was used",
     )

@@ -365,3 +365,16 @@ def test_maps_as_outputs_are_named(run: RunCommand, save: SaveModel, tmp_path: P
     model.graph.node.append(helper.make_node("ZipMap", [model.graph.output[0].name], ["maps"], domain="ai.onnx.ml"))
     model.graph.output[0].CopyFrom(helper.make_value_info("maps", kind))
     failed(run("inspect", save(model)), 1, "maps", "zipmap")
+
+
+def test_a_model_without_operators_of_onnx_itself_is_told(run: RunCommand, save: SaveModel) -> None:
+    """As converters of trees write them: they import no version of ONNX's own operators, and there is none to raise."""
+    ml = "ai.onnx.ml"
+    node = helper.make_node("Scaler", ["x"], ["y"], "scale", domain=ml, offset=[0.5], scale=[2.0])
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 3]) for name in "xy")
+    graph = helper.make_graph([node], "g", [x], [y])
+    path = save(helper.make_model(graph, opset_imports=[helper.make_opsetid(ml, 1)], ir_version=8))
+    code, out, err = run("inspect", path)
+    assert code == 0, err
+    assert "1 x float: the model has no operator of ONNX's own domain, which Q/DQ nodes are of" in out
+    assert "opset 0" not in out

@@ -469,7 +469,7 @@ def test_what_another_model_loses_already_may_be_lost_as_well() -> None:
     def figure(lost: float) -> TaskFigure:
         return TaskFigure("cosine", 1.0 - lost, lost, 0.02, 0, 0, f"{lost:g} lost")
 
-    assert "of cosine more than 2 % is lost: 0.06 lost" in broken([figure(0.06)])
+    assert "more than 2 % of cosine is lost: 0.06 lost" in broken([figure(0.06)])
     assert "0.06 lost" in broken([figure(0.06)], [figure(0.05)])
     assert not broken([figure(0.05)], [figure(0.05)])
     assert not broken([figure(0.02)], [figure(0.0)])

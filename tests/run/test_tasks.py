@@ -91,7 +91,7 @@ def test_what_loses_the_task_is_not_delivered(task: str, tmp_path: Path, monkeyp
         return
     accuracy = result.best.verification
     assert result.best.is_float or (accuracy is not None and accuracy.figures[0].lost == 0.0), "its scores are float's"
-    assert any("on unseen samples of detections kept more than 5 % is lost: half are kept" in n for n in result.notes)
+    assert any("on unseen samples more than 5 % of detections kept is lost: half are kept" in n for n in result.notes)
 
 
 @pytest.mark.exhaustive
@@ -176,10 +176,10 @@ def test_what_an_embedding_may_lose_without_being_asked() -> None:
     spread = rng.standard_normal((24, 64))
     assert judged(spread, 17.0, usual).feasible
     assert not judged(spread, 17.0, Bound(20.0)).feasible, "negative control: 20 dB were asked for"
-    assert "of cosine more than 2 % is lost" in judged(spread, 11.0, replace(usual, min_sqnr_db=None)).reason
+    assert "more than 2 % of cosine is lost" in judged(spread, 11.0, replace(usual, min_sqnr_db=None)).reason
     assert not judged(spread, 13.0, usual).feasible
     alike = judged(1.0 + 0.03 * spread, 17.0, usual)
-    assert "of rank correlation more than 5 % is lost" in alike.reason
+    assert "more than 5 % of rank correlation is lost" in alike.reason
     few = judged(1.0 + 0.03 * spread[:8], 17.0, usual)
     assert few.feasible, "of few vectors, near ties decide"
 

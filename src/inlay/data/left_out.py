@@ -48,7 +48,7 @@ class LeftOut:
         if others:
             listed = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
             files = "1 file was" if others.total() == 1 else f"{others.total()} files were"
-            self._files = f"{files} not used as samples ({listed}): these are {what} in {folder}"
+            self._files = f"{files} not used ({listed}): the samples are {what} in {folder}"
 
     @property
     def said(self) -> tuple[str, ...]:

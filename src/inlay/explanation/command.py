@@ -93,7 +93,7 @@ def _head(found: Explanation) -> Iterator[str]:
     heavy = [o for o in ran if o.heavy]
     heavy_low = sum(o.precision == "int8" for o in heavy)
     every_ran = counted(len(ran), "operator")
-    yield f"  {len(low)} of {every_ran} ran in INT8; of the {len(heavy)} heavy ones {heavy_low}."
+    yield f"  {len(low)} of {every_ran} ran in INT8; of the {counted(len(heavy), 'heavy one')} {heavy_low}."
     if found.over_float is not None and found.over_float.value > 0:
         yield f"  Against the float model in it: {shown_ratio(found.over_float)}."
     if found.quantized and found.lost_ms > 0:

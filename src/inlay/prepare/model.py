@@ -333,12 +333,10 @@ def _usable(rules: Rules, graph: Graph, normalized: Normalized) -> Rules:
     if graph.opset >= FIRST_QDQ_OPSET:
         return rules
     why = next((r.rolled_back for r in normalized.reports if r.name == RAISE_OPSET), "")
-    return replace(
-        rules,
-        ops={},
-        forms=(),
-        barred=f"the model's opset {graph.opset} has no Q/DQ nodes, and it could not be raised: {why}",
-    )
+    barred = f"the model's opset {graph.opset} has no Q/DQ nodes, and it could not be raised{f': {why}' if why else ''}"
+    if not graph.opset:
+        barred = "the model has no operator of ONNX's own domain, which Q/DQ nodes are of"
+    return replace(rules, ops={}, forms=(), barred=barred)
 
 
 @gc_paused()

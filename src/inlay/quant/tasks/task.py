@@ -128,7 +128,7 @@ def broken(figures: Sequence[TaskFigure], beside: Sequence[TaskFigure] = ()) -> 
     for figure in figures:
         if figure.broken and figure.most is not None and figure.lost > lost.get(figure.name, 0.0):
             allowed = f"{plain(figure.most)} dB" if figure.name == LSD else f"{plain(100 * figure.most)} %"
-            return f"of {figure.name} more than {allowed} is lost: {figure.said}"
+            return f"more than {allowed} of {figure.name} is lost: {figure.said}"
     return ""
 
 

@@ -231,7 +231,8 @@ def _why(parts: Sequence[_Part], reason: str, graph: Graph, peaks: Peaks) -> str
     if not any(p.work.products for p in parts):
         if parts[0].kernel.kind != "compute":
             return "converting or rearranging values between precisions and layouts"
-        return f"outside products; reading and writing its values takes {shown_seconds(least / 1e9)} at least"
+        moving = f"; reading and writing its values takes {shown_seconds(least / 1e9)} at least" if least else ""
+        return f"outside products{moving}"
     rate = sum(p.work.products for p in parts) / peaks.products_per_ns(parts[0].precision) / now if now > 0.0 else 0.0
     at = f"at {rate:.0%} of the {parts[0].precision} peak"
     spans: Mapping[str, Callable[[], str]] = {
