@@ -171,3 +171,17 @@ def test_sizes_that_are_suggested_ran_or_are_said_not_to(least: int, tmp_path: P
     else:
         with pytest.raises(RunFailed):
             run_reference(path, feed)
+
+
+def test_a_template_says_where_states_come_from() -> None:
+    """What a recurrent model or a decoder kept is its own: random numbers stand for nothing there."""
+    kept, other = np.dtype(np.float32), np.dtype(np.int64)
+    said = "inlay record -- PROGRAM saves what is fed"
+    for name, dims, dtype, told in (
+        ("state", (2, "n", 128), kept, True),
+        ("past_key_values.0.key", (1, 2, "past", 8), kept, True),
+        ("state", (2, "n", 128), other, False),
+        ("c", ("n", 8), kept, False),
+        ("audio", (1, "samples"), kept, False),
+    ):
+        assert (said in template([InputSpec(name, dtype, dims)])) is told, name

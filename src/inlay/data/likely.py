@@ -181,6 +181,8 @@ def template(specs: Sequence[InputSpec], sizes: Mapping[str, int] | None = None,
         own, shape = (dims, shapes[spec.name]) if counts else (dims[1:], shapes[spec.name][1:])
         free = [d for d in own if isinstance(d, str)]
         rows += [f"    # any size: {', '.join(free)}"] if free else []
+        if spec.dtype.kind == "f" and (_PAST.search(spec.name) or (len(dims) > 2 and _STATE.search(spec.name))):
+            rows.append("    # what the model gave at the step before: inlay record -- PROGRAM saves what is fed")
         rows.append(f"    {spec.name!r}: {_row(spec, specs, shapes, [16, *shape])},")
     body = "\n".join(rows)
     return (

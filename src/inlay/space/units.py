@@ -6,6 +6,7 @@ by labelling every unit float or low precision; :func:`placement_from_labels` tr
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -297,6 +298,17 @@ def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...])
             yield f"a subgraph reads its output {value}, which therefore must stay float"
 
 
+_NAMED = re.compile(r"^\S+(?= holds )|(?<= its output )\S+?(?=, which)")
+"""The value that a reason names."""
+
+
 def rejection_counts(units: Collection[Unit]) -> Counter[str]:
-    """How many units stay float, by reason."""
-    return Counter(u.rejection for u in units if not u.quantizable)
+    """How many units stay float, by reason; reasons that name other values are one, with the first of these."""
+    kinds = dict[str, list[str]]()
+    for reason in (u.rejection for u in units if not u.quantizable):
+        kinds.setdefault(_NAMED.sub("", reason), []).append(reason)
+    found = Counter[str]()
+    for reasons in kinds.values():
+        alike = len({*reasons}) == 1
+        found[reasons[0] if alike else _NAMED.sub(r"\g<0>, for one,", reasons[0]).replace(",,", ",")] = len(reasons)
+    return found
