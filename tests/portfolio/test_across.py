@@ -302,7 +302,7 @@ def test_a_machine_that_became_slower_rules_out_no_target(
 ) -> None:
     """The first readings were of a quiet moment: every form then took longer than they did."""
     real = comparing.Comparison._reached
-    slower = lambda self, labels: {k: 2.0 * v for k, v in real(self, labels).items()}  # noqa: E731
+    slower = lambda self, labels: {k: [2.0 * ns for ns in v] for k, v in real(self, labels).items()}  # noqa: E731
     monkeypatch.setattr(comparing.Comparison, "_reached", slower)
     specs = {"one": null(100.0, effect=0.0), "two": null(101.0, effect=0.0)}
     result = across(save(small_model()), tmp_path / "out", specs, others={}, budget_s=SHORT_S)

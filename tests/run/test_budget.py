@@ -24,7 +24,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound
 from inlay.quant.emit import Emitter
-from inlay.run.budget import TimeLimit
+from inlay.run.budget import TimeLimit, has_enough
 from inlay.run.inputs import TuneRequest
 from inlay.run.preparation import prepare_model
 from inlay.run.result import TuneResult
@@ -383,6 +383,28 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound_and_gains(
     assert isinstance(turn, str) or turn.until.left == 8.0, "what is not refused has its time"
     now.sleep(4.0)
     assert isinstance(limit.turn(cast(Any, proposal), "key", cast(Any, evaluator)), str), "no longer than anchors may"
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "enough"),
+    [
+        ((1.08,), (1.4, 1.3), False),
+        ((1.2,), (1.4,), True),
+        ((1.08,), (), True),
+        ((), (1.4,), False),
+        ((1.01,), (), False),
+    ],
+)
+def test_what_gains_little_of_what_is_there_is_not_enough(
+    inside: Sequence[float], outside: Sequence[float], enough: bool
+) -> None:
+    def judged(speedup: float, feasible: bool, placement: object = "low") -> Any:
+        return SimpleNamespace(trial=SimpleNamespace(feasible=feasible), placement=placement, speedup=speedup)
+
+    tried = [*(judged(x, True) for x in inside), *(judged(x, False) for x in outside)]
+    assert has_enough([judged(1.0, True, None), *tried]) == enough
+    assert has_enough([judged(1.0, True, None), judged(2.0, True, ()), *tried]) == enough, "float is no such model"
+    assert has_enough([judged(1.0, True, None), judged(0.0, False), *tried]) == enough, "what failed was not timed"
 
 
 @pytest.mark.parametrize(

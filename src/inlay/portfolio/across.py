@@ -97,16 +97,15 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
             why[label] = hopeless
             continue
         left = [each for each in order[number:] if not (screened and hopes.beaten(each, fastest_ns))]
-        alike = hopes.alike(label, left) if screened else left
-        compare_s = _comparing_share(len(runs) + len(alike), len(order), chooses=bool(screened)) * begun_s
-        whole_s = max(0.0, comparison.left_s - compare_s)
+        for alike in (hopes.alike(label, left) if screened else left, [label]):
+            compare_s = _comparing_share(len(runs) + len(alike), len(order), chooses=bool(screened)) * begun_s
+            whole_s = max(0.0, comparison.left_s - compare_s)
+            if whole_s / len(alike) >= hopes.least_s:
+                break
         if runs and hopes.known and whole_s < hopes.least_s and _finished(comparison, label) is None:
-            reach = f"its fastest form takes {hopes.ns(label) / 1e6:.3f} ms there"
-            why[label] = f"there was no time left ({reach}): give a larger --budget"
+            why[label] = f"there was no time left ({hopes.told(label)}): give a larger --budget"
             continue
         share_s, first = whole_s / len(alike), bool(screened) and not runs
-        if share_s < hopes.least_s:
-            share_s = whole_s
         try:
             runs[label], interrupted = _in_time(comparison, label, share_s, whole_s, takes_all=first)
         except (UsageError, ModelError, TargetError) as error:
@@ -127,6 +126,7 @@ class _Hopes:
 
     float_ns: Mapping[str, float]  # of the given model, by label
     reach_ns: Mapping[str, float]  # of the fastest form there, at whatever accuracy, as far as it is known
+    kept_ns: Mapping[str, float]  # of the fastest that keeps the bound, for the same targets
     least_s: float = 0.0  # seconds below which a run finds nothing
 
     @classmethod
@@ -135,14 +135,15 @@ class _Hopes:
 
         Without a limit, there is time for all.
         """
-        plain = cls(float_ns, {})
+        plain = cls(float_ns, {}, {})
         fastest_ns = min(float_ns.values(), default=0.0)
         labels = [label for label in float_ns if not plain.beaten(label, fastest_ns)]
         if len(labels) < 2 or math.isinf(comparison.left_s):
             return plain
-        reach = dict(comparison.reach(labels))
-        trial_s = reach.pop("", 0.0)
-        return cls(float_ns, reach, policy.LEAST_TRIALS * trial_s / policy.SEARCHING_SHARE)
+        looked = dict(comparison.reach(labels))
+        trial_s = looked.pop("", [0.0])[0]
+        reach, kept = ({label: both[i] for label, both in looked.items()} for i in (0, 1))
+        return cls(float_ns, reach, kept, policy.LEAST_TRIALS * trial_s / policy.SEARCHING_SHARE)
 
     @property
     def known(self) -> bool:
@@ -150,24 +151,29 @@ class _Hopes:
         return bool(self.reach_ns)
 
     def ns(self, label: str) -> float:
-        """Nanoseconds of the fastest that is known there."""
-        return self.reach_ns.get(label, self.float_ns[label])
+        """Nanoseconds that a run may end with: between the fastest form and the fastest that keeps the bound."""
+        if label not in self.reach_ns:
+            return self.float_ns[label]
+        return math.sqrt(self.reach_ns[label] * self.kept_ns[label])
 
     def beaten(self, label: str, fastest_ns: float) -> str:
         """Why a target cannot become faster than that; empty where it can."""
         if label in self.reach_ns:
-            if self.ns(label) <= policy.MIXED_GAIN * fastest_ns:
+            if self.reach_ns[label] <= policy.MIXED_GAIN * fastest_ns:
                 return ""
-            return (
-                f"its fastest form there takes {self.ns(label) / 1e6:.3f} ms, at whatever accuracy, and "
-                f"{fastest_ns / 1e6:.3f} ms is what was found"
-            )
+            return f"{self.told(label)}, and {fastest_ns / 1e6:.3f} ms is what was found"
         if self.float_ns[label] <= policy.MOST_GAIN * fastest_ns:
             return ""
         return (
             f"{self.float_ns[label] / fastest_ns:.1f} times as slow as the fastest before anything is quantized, "
             f"by which it gains a factor of {policy.MOST_GAIN:g} at most"
         )
+
+    def told(self, label: str) -> str:
+        """What is known of a target, for people."""
+        if label not in self.reach_ns:
+            return f"the given model takes {self.float_ns[label] / 1e6:.3f} ms there"
+        return f"its fastest form there takes {self.reach_ns[label] / 1e6:.3f} ms, at whatever accuracy"
 
     def alike(self, label: str, left: Sequence[str]) -> list[str]:
         """Those of ``left`` that may become as fast as the target; without a look, all of them."""

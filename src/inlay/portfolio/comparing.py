@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -39,9 +40,11 @@ from inlay.trial import Accuracy, shown_sqnr
 
 SCREENED: Fact[dict[str, float | str]] = Fact("screened", dict)
 """Nanoseconds of the given model on each target in the first readings, or why that is not tuned for."""
-REACHED: Fact[dict[str, float]] = Fact("reached", dict)
-"""Nanoseconds of the fastest form of the model on each target, at whatever accuracy, in few blocks; and by an empty
-name the seconds that one such form took."""
+REACHED: Fact[dict[str, list[float]]] = Fact("reached", dict)
+"""Nanoseconds of the fastest form of the model on each target, in few blocks: at whatever accuracy, and of those that
+keep the bound on few samples. By an empty name the seconds that one such form took."""
+Part = Literal["few", "selection", "verification"]
+"""Samples that files are judged by: few of those that the searches look at, these, or those that nothing has seen."""
 _FLOAT32 = ""  # in place of a target's label: the numeric reference
 Files = Mapping[str, Mapping[str, Artifact]]  # files by target and row; the first of each target is the given model
 _Workers = Mapping[str, Worker]  # the process of each target, by label
@@ -119,7 +122,7 @@ class Comparison:
                 twin = next((other for other, theirs in self.specs.items() if theirs == exact), None)
                 if twin is None or isinstance(found[label], str) or isinstance(found[twin], str):
                     continue
-                judged = self._judged(workers, {label: files[label]}, verify=True)[GIVEN, label]
+                judged = self._judged(workers, {label: files[label]}, "verification")[GIVEN, label]
                 if isinstance(judged, str):
                     found[label] = judged
                 elif not judged.feasible:
@@ -131,11 +134,11 @@ class Comparison:
                     found[twin] = f"the given model keeps the bound in the precision of {label}"
         return {label: found[label] for label in self.specs}
 
-    def reach(self, labels: Sequence[str]) -> Mapping[str, float]:
+    def reach(self, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
         """See :data:`REACHED`, of those of ``labels`` for which there was time; decided once."""
         return self.held.journal.once(REACHED, lambda: self._reached(labels))
 
-    def _reached(self, labels: Sequence[str]) -> dict[str, float]:
+    def _reached(self, labels: Sequence[str]) -> dict[str, list[float]]:
         if model_bytes(self.inputs.file.content) > policy.FORMS_BYTES:
             return {}
         self.held.stage("look how fast the model can become on each")
@@ -151,14 +154,18 @@ class Comparison:
                 return {}
         try:
             with self._workers(files, {}) as workers:
-                readings = self._time(workers, {on: files[on] for on in workers}, policy.SCREEN_BLOCKS, end)
-        except Late:
+                there = {label: files[label] for label in workers}
+                readings = self._time(workers, there, policy.FORMS_BLOCKS, end)
+                judged = self._judged(workers, _only(there, {*readings.cells}), "few", end)
+        except (Late, InlayError):
             return {}
-        took_s = (end.clock() - begun) / max(1, len(readings.cells))
-        fastest: dict[str, float] = {"": took_s}
-        for cell in readings.cells:
-            fastest[cell[1]] = min(fastest.get(cell[1], math.inf), readings.latency_ms(cell) * 1e6)
-        return fastest
+        found: dict[str, list[float]] = {"": [(end.clock() - begun) / max(1, len(readings.cells))]}
+        ns = {cell: readings.latency_ms(cell) * 1e6 for cell in readings.cells}
+        for label in {label for _, label in ns}:
+            cells = [cell for cell in ns if cell[1] == label]
+            kept = [c for c in cells if isinstance(each := judged[c], Accuracy) and each.feasible]
+            found[label] = [min(ns[c] for c in cells), min(ns[c] for c in kept or [(GIVEN, label)])]
+        return found
 
     def measure(self, files: Files) -> tuple[Table, Readings]:
         """The cells of all files that run, timed in fresh processes, and judged by samples that nothing has seen."""
@@ -167,7 +174,7 @@ class Comparison:
         def measured() -> Readings:
             nonlocal judged
             with self._workers(files) as workers:
-                judged = judged or self._judged(workers, files, verify=True)
+                judged = judged or self._judged(workers, files, "verification")
                 running = _only(files, {cell for cell, found in judged.items() if isinstance(found, Accuracy)})
                 return self._time(workers, running, policy.BLOCKS, self.end)
 
@@ -178,7 +185,7 @@ class Comparison:
         """The cells of all files that run everywhere, judged by the selection samples, in few blocks."""
         end = self.share(policy.LOOK_SHARE)
         with self._workers(files) as workers:
-            judged = self._judged(workers, files, verify=False, end=self.share(policy.JUDGING_SHARE))
+            judged = self._judged(workers, files, "selection", self.share(policy.JUDGING_SHARE))
             unfit = {row for (row, _), found in judged.items() if isinstance(found, str) or not found.feasible}
             running = _only(files, {(row, label) for row, label in judged if row == GIVEN or row not in unfit})
             return _cells(self._time(workers, running, policy.LOOK_BLOCKS, end), judged)
@@ -206,19 +213,17 @@ class Comparison:
         slot_ns, clock = self.inputs.config.protocol.slot_ns, self.asked.lab.clock
         return time_in_turn(workers, files, self._latency_feed, blocks, slot_ns, self.rng, lambda: end.left, clock)
 
-    def _judged(self, workers: _Workers, files: Files, verify: bool, end: Deadline = NEVER) -> _Judged:
+    def _judged(self, workers: _Workers, files: Files, by: Part, end: Deadline = NEVER) -> _Judged:
         """Accuracy of each file on each target, or why it does not run there.
 
         Args:
-            verify: by samples that nothing has seen, where there are enough of them; otherwise by those that the
-                searches looked at.
+            by: the samples; where too few were kept back, those that the searches look at take their place.
             end: after which nothing but the given model is judged.
         """
         found: dict[tuple[str, str], Accuracy | str] = {}
         bounds: dict[str, tuple[Bound, Task | None]] = {}
-        config, part = self.inputs.config, "selection"
-        if verify and self.inputs.verification is not None:
-            part = "verification"
+        config, verify = self.inputs.config, by == "verification"
+        part = "selection" if verify and self.inputs.verification is None else by
         for row in dict.fromkeys(row for rows in files.values() for row in rows):
             for label in (label for label, rows in files.items() if row in rows):
                 if row != GIVEN and not end.left:
@@ -226,8 +231,8 @@ class Comparison:
                     continue
                 reference, confidence = self._reference(workers[label], label, part), None if verify else UNCHECKED
                 if label not in bounds:
-                    by = self._float_on(workers[label], label)
-                    bounds[label] = bound_in_task(self._parts[part], reference, config, by, self.held.work)
+                    run = self._float_on(workers[label], label)
+                    bounds[label] = bound_in_task(self._parts[part], reference, config, run, self.held.work)
                 bound, task = bounds[label]
                 judge = Judge(reference, self._parts[part], bound, self.inputs.metric, confidence, task=task)
                 try:
@@ -270,7 +275,8 @@ class Comparison:
     @cached_property
     def _parts(self) -> Mapping[str, Samples]:
         parts = {"selection": self.inputs.parts.selection, "verification": self.inputs.parts.verification}
-        return {name: s if s.labels is not None else s.evenly(policy.SAMPLES) for name, s in parts.items()}
+        found = {name: s if s.labels is not None else s.evenly(policy.SAMPLES) for name, s in parts.items()}
+        return {**found, "few": found["selection"].evenly(policy.FEW_SAMPLES)}
 
     @cached_property
     def _feeds(self) -> Mapping[str, list[Path]]:

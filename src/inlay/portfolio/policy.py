@@ -10,7 +10,8 @@ four times as many of them in one instruction. A target that is slower than anot
 MIXED_GAIN = 1.1
 """Times that a mix of forms may be faster than the fastest of the forms that it mixes: what a first look at these shows
 is how fast a target can become, up to that factor."""
-FORMS_SHARE = 0.15  # of the time behind the first readings, for that look
+FORMS_SHARE, FORMS_BLOCKS, FEW_SAMPLES = 0.15, 5, 3
+"""Of the time behind the first readings, for that look; its blocks, and samples that say which forms keep the bound."""
 FORMS_BYTES = 250_000_000  # size of a model beyond which there is no such look: it holds several of them in memory
 LEAST_TRIALS, SEARCHING_SHARE = 12, 1 / 3
 """Candidates that a run should at least have time for, and the share of a short run that it searches: where targets

@@ -157,6 +157,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left, ahead.take)
     time = SearchTime(
         session.plan,
+        lambda: evaluator.judged,
         lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS, stated_on(session))),
         len(given.feeds),
         protocol.first_blocks,
