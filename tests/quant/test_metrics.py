@@ -112,5 +112,9 @@ def test_one_score_for_each_row_is_no_classification(name: str) -> None:
     for width, refused in ((1, True), (2, False)):
         reference = [{"y": np.full((1, width), 0.3)} for _ in labels]
         judged = Judge(reference, samples, Bound(metric=name, max_drop=0.2), metric)
-        with pytest.raises(UsageError, match="output y holds one number") if refused else contextlib.nullcontext():
+        with (
+            pytest.raises(UsageError, match=f"--metric {name}: output y holds one number")
+            if refused
+            else contextlib.nullcontext()
+        ):
             judged.refuse_idle_bound()

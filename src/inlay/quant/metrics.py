@@ -96,16 +96,21 @@ def _top1_hits(outputs: Sequence[Outputs], labels: np.ndarray | None) -> list[np
 
 def refuse_lone_scores(metric: Metric | None, outputs: Sequence[Outputs]) -> None:
     """Raise UsageError where a metric of classes finds one score in each row, which is the largest whatever it is."""
+    said = "top1" if metric is top1 else next((n for n, each in AGREEMENTS.items() if each is metric), "")
     if metric is top1:
         name = next(iter(outputs[0]), None) if outputs else None
         names_classes = name is not None and outputs[0][name].dtype.kind in _NAMES
     else:
         name, names_classes = next(iter(compared(outputs)), None), False
-    of_classes = metric is top1 or metric in (AGREEMENTS["top1-agreement"], AGREEMENTS["top5-agreement"])
-    if of_classes and name and not names_classes and all(_rows(each[name]).shape[1] == 1 for each in outputs):
+    if (
+        said.startswith("top")
+        and name
+        and not names_classes
+        and all(_rows(each[name]).shape[1] == 1 for each in outputs)
+    ):
         raise UsageError(
-            f"--metric: output {name} holds one number for each row, not a score for each class: give module:function, "
-            "which may compare it with a threshold"
+            f"--metric {said}: output {name} holds one number for each row, not a score for each class: give "
+            "module:function, which may compare it with a threshold"
         )
 
 
