@@ -19,6 +19,7 @@ from inlay.measure.client import Worker
 from inlay.model.pool import pool_for, pooled
 from inlay.model.reference import Session
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge
+from inlay.ray import helper
 from inlay.targets.base import TargetSpec
 from inlay.testing import small_model, sqnr
 from inlay.trial import Failed
@@ -133,3 +134,4 @@ def test_a_stand_in_scores_in_place_of_a_device_that_it_is_like(
         assert worker.builds == 2 * builds, "whoever built them"
         assert (worker.busy_s > busy_s) is not alike
     assert pool.asked == {"stand_in": 3}
+    assert not helper._workers, "nor is the runtime left that answered in its place"

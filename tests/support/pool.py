@@ -11,7 +11,7 @@ from typing import Any
 
 from inlay.errors import InlayError
 from inlay.model.pool import Stored, TaskLost, WorkerPool
-from inlay.ray.helper import stand_in
+from inlay.ray.helper import let_go, stand_in
 from inlay.ray.pool import mapped
 
 
@@ -56,7 +56,10 @@ class PoolHere:
     @contextlib.contextmanager
     def open_pool(self) -> Iterator[WorkerPool]:
         """As of :data:`~inlay.model.pool.OpenPool`."""
-        yield self
+        try:
+            yield self
+        finally:
+            let_go()
         self.let_go = True
 
 

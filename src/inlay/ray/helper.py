@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -152,11 +153,17 @@ def stand_in(
             worker.drop(artifact)
 
 
+@atexit.register
+def let_go() -> None:
+    """End the process of the runtime that is kept, if any."""
+    while _workers:
+        _workers.popitem()[1].close()
+
+
 def _worker(spec: TargetSpec, folder: Path) -> Worker:
     key = repr((spec.name, sorted(spec.options.items())))
     if key not in _workers:
-        while _workers:
-            _workers.popitem()[1].close()
+        let_go()
         try:
             _workers[key] = Worker(spec, folder)
         except TargetError as error:
