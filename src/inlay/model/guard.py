@@ -21,7 +21,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from inlay import errors
 from inlay.errors import Crashed, InlayError, Late, RunFailed, TimedOut
 from inlay.model.child import Child, ChildDied, Part, limit_memory, serve
-from inlay.trial import plain, shown_seconds
 
 CALL_SECONDS = 60.0
 """Seconds that one call may take, and each inference of a call with several. Building and running a real model once
@@ -149,7 +148,7 @@ class Guard:
             raise Crashed(f"{doing} ended its process ({error})") from None
         except TimeoutError:
             kind_of = Late if left < limits.seconds else TimedOut
-            raise kind_of(f"{doing} took more than {shown_seconds(seconds)} and was ended") from None
+            raise kind_of(f"{doing} took more than {round(seconds, 1):g} s and was ended") from None
         except (pickle.UnpicklingError, ValueError, AttributeError, ImportError) as error:
             child.close()
             raise Crashed(f"{doing} gave an answer that cannot be read: {type(error).__name__}") from None
@@ -159,7 +158,7 @@ class Guard:
             return answer[0]  # type: ignore[no-any-return]
         if kind == "memory":
             most = (
-                f"more than {plain(limits.memory / 2**30)} GiB of memory"
+                f"more than {round(limits.memory / 2**30, 2):g} GiB of memory"
                 if limits.memory
                 else "more memory than there is"
             )
