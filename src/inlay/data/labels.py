@@ -38,7 +38,8 @@ def labelled(samples: Samples, given: str | Path | np.ndarray, specs: Sequence[I
     if labels.ndim == 0 or len(labels) != count:
         held = "one number" if labels.ndim == 0 else f"{len(labels)} labels"
         each = f", each of {batch} rows" if isinstance(batch, int) and batch > 1 else ""
-        raise DataError(f"{who}: {held}, but --data has {count} samples{each}")
+        there = "there are" if file is None else "--data has"
+        raise DataError(f"{who}: {held}, but {there} {count} samples{each}")
     return replace(samples, labels=labels)
 
 
