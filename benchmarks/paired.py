@@ -17,6 +17,7 @@ from inlay.data import Samples, input_specs, read_samples, save_feed
 from inlay.errors import InlayError, TargetError
 from inlay.measure.client import Worker
 from inlay.measure.paired import Series, speedup
+from inlay.model.joins import joined
 from inlay.model.load import file_sha256, load
 from inlay.quant.accuracy import Bound, Judge
 from inlay.space.recipe import Recipe
@@ -141,7 +142,8 @@ def sqnr(
 ) -> dict[str, float]:
     """SQNR in dB of each model's worst output against ``reference`` on the evaluation samples; -300 where it fails.
 
-    ``targets`` as in :func:`measure`; the reference runs on :data:`TARGET`.
+    Where an output joins several things, such as boxes and scores, each is judged by itself. ``targets`` as in
+    :func:`measure`; the reference runs on :data:`TARGET`.
     """
     found = {}
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -157,7 +159,7 @@ def sqnr(
             feeds.append(Path(name) / f"{number}.npz")
             save_feed(feeds[-1], feed)
         original = worker_of(TARGET).run(Artifact(reference.resolve(), "reference"), feeds)
-        judge = Judge(original, evaluation, Bound(), confidence=None)
+        judge = Judge(original, joined(evaluation, load(reference).model), Bound(), confidence=None)
         for key, path in files.items():
             worker = worker_of((targets or {}).get(key, TARGET))
             artifact = Artifact(path.resolve(), key)
