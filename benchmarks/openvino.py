@@ -205,7 +205,7 @@ def _beside(
         "usual_anchor": usual["name"],
         "over_usual": usual["delivered_over"],
         "over_onnxruntime": readings.ratio(FLOAT, "delivered"),
-        "over_given": readings.ratio("given", "delivered"),
+        "over_given": None if "given" in readings.failed else readings.ratio("given", "delivered"),
         "latency_ms": readings.milliseconds("delivered"),
         "sqnr_db": accuracy["delivered"],
         "feasible": accuracy["delivered"] >= BOUND_DB,
