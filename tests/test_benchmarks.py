@@ -242,13 +242,17 @@ def test_the_table_of_auto_says_where_each_model_is_deployed() -> None:
             "over_onnxruntime": {k: 2 * v for k, v in ratio.items()},
         }
         known = {"model": name, "trained": True, "feasible": True, "sqnr_db": 22.0, "anchors": anchors, **speeds}
-        return {**known, "usual_anchor": "onnxruntime", "deployed": deployed, "wall_s": 118.4}
+        kept = {"unproven": "", "usual_anchor": "onnxruntime", "deployed": deployed, "wall_s": 118.4}
+        return {**known, **kept}
 
     rows = [one("a", 2.0, "ort-cpu"), one("b", 0.5, "openvino-cpu"), {"model": "c", "error": "why"}]
+    rows.append({**one("d", 9.0, "ort-cpu"), "feasible": False, "unproven": "BOUND NOT SHOWN: few samples"})
     machine = {"inlay": "0", "onnxruntime": "1", "cpu": "x", "isa": "y", "cores": 2, "budget_s": 120.0}
     text = render.auto({**openvino.table(rows), "machine": machine, "target": {"openvino": "2026"}})
-    assert "| a | 2.00x [2.00, 2.00] | onnxruntime | 4.00x [4.00, 4.00] | ort-cpu | 22.0 dB | 118 s |" in text
-    assert "| c | fails: why | | | | | |" in text
+    assert "| a | 2.00x [2.00, 2.00] | onnxruntime | 4.00x [4.00, 4.00] | ort-cpu | 22.0 dB | yes |  | 118 s |" in text
+    assert "| c | fails: why | | | | | | | |" in text
+    assert "| **no** | `BOUND NOT SHOWN` |" in text
+    assert "Geometric means over 2 models of 3, those that keep the bound" in text
     assert "- over the best feasible of what people have: 1.00x" in text
     assert "of all anchors" not in text, "there are no others"
 
