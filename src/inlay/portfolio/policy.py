@@ -12,7 +12,7 @@ MIXED_GAIN = 1.1
 is how fast a target can become, up to that factor."""
 FORMS_SHARE, FORMS_BLOCKS, FEW_SAMPLES = 0.15, 5, 3
 """Of the time behind the first readings, for that look; its blocks, and samples that say which forms keep the bound."""
-FORMS_BYTES = 250_000_000  # size of a model beyond which there is no such look: it holds several of them in memory
+FORMS_BYTES = 100_000_000  # size of a model beyond which there is no such look: it holds five of them in each process
 LEAST_TRIALS, SEARCHING_SHARE = 12, 1 / 3
 """Candidates that a run should at least have time for, and the share of a short run that it searches: where targets
 that may be equally fast would have less each, one has all of it. Seen: halves of 90 s for a model of 30 ms found
