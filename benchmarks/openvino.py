@@ -196,7 +196,7 @@ def _beside(
     names = ANYWHERE if recipes is None else ANCHORS
     anchors = [anchor(name, readings, accuracy, notes, FLOAT, BOUND_DB) for name in names]
     best = fastest(anchors)
-    usual = fastest([a for a in anchors if a["name"] in (ANYWHERE if recipes is None else USUAL)])
+    usual = fastest([a for a in anchors if a["name"] not in RECIPES])
     return {
         "model": subject.name,
         "trained": subject.trained,

@@ -217,9 +217,8 @@ def _pixels(file: Path, form: _Form, left: LeftOut) -> np.ndarray:
                 if image.mode[0] in "IF":
                     raise ValueError("its pixels have more than 8 bits: convert it to 8")
                 whole = ImageOps.exif_transpose(image).convert(_MODES[form.channels])
-                with contextlib.suppress(
-                    OSError, ValueError, SyntaxError
-                ):  # what is behind the first picture may be damaged
+                # what is behind the first picture may be damaged
+                with contextlib.suppress(OSError, ValueError, SyntaxError):
                     if getattr(image, "is_animated", False):
                         left.further_pictures()
     except DataError:

@@ -244,9 +244,9 @@ class Confirmation:
         base, champion, gained = by_search(self.original, contenders, self._preferred(verifier))
         best = best_of(base, champion, gained, over_float(gained, self.judged), verifier.accuracy(champion))
         best = replace(best, confirmed=False)
-        trouble = f"NOT CONFIRMED: {why}; the figures are those of the search"
+        said = [f"NOT CONFIRMED: {why}; the figures are those of the search", *([WAS_BUSY] if fresh.is_busy else [])]
         rounds = Rounds(effort=effort, given_up=frozenset(fresh.given_up))
-        confirmed = self._confirmed(best, base, champion, verifier, rounds, [trouble])
+        confirmed = self._confirmed(best, base, champion, verifier, rounds, said)
         if champion.candidate.placement:
             return confirmed
         lost = {r.candidate.key for r in verifier.rejected}
