@@ -13,16 +13,19 @@ import numpy as np
 import onnx
 import pytest
 from benchmarks.simulated import Clock
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import inlay
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_method
 from inlay.calibrate.clock import StepClock
+from inlay.calibrate.gptq import round_weights
 from inlay.calibrate.observe import observe, stretched
 from inlay.calibrate.ranges import RangeProbe
 from inlay.calibrate.scorer import Question, Score, in_process, score_by
-from inlay.calibrate.table_search import CalibrationTask, StressTask
+from inlay.calibrate.table_search import CalibrationTask, StressTask, TableSearch, most_gained_db
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import Feed, Samples, StressSet, Variation
 from inlay.deadline import Deadline
@@ -35,7 +38,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.run import preparation
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, small_model, sqnr
-from inlay.trial import Failed
+from inlay.trial import Failed, decibels
 from inlay.types import Placement, QType
 from tests.support.fixtures import MakeWorkspace
 from tests.support.pool import PoolHere
@@ -136,6 +139,64 @@ def test_the_method_is_chosen_for_the_weights_as_they_are_rounded(workspace: Mak
     assert asked == {False, True}
     assert max(found.scores, key=found.scores.__getitem__) == first
     assert found.method == last
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_that_make_no_noise_are_not_rounded(
+    workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch, exact: bool
+) -> None:
+    """Where activations make all of it, the moments of weights would be found for nothing: so of whole steps."""
+    network = model()
+    for tensor in network.graph.initializer if exact else ():
+        array = numpy_helper.to_array(tensor)
+        if array.ndim == 4:
+            step = np.abs(array).max(axis=(1, 2, 3), keepdims=True) / 127
+            tensor.CopyFrom(numpy_helper.from_array((np.rint(array / step) * step).astype(np.float32), tensor.name))
+    rounded = list[QType]()
+
+    def note(*asked: Any) -> Any:
+        rounded.extend(asked[-1])
+        return round_weights(*asked)
+
+    monkeypatch.setattr("inlay.calibrate.table_search.round_weights", note)
+    found, _ = choose(workspace(network, feeds=feeds(12)))
+    assert (QType.INT8 in rounded) == (not exact)
+    assert bool(found.rounding.steps) == (not exact)
+    assert not (exact and found.report["bias_correction"]), "their mean errors are as small"
+    assert "nearest" not in found.cut, "nothing was left out for want of time"
+
+
+@pytest.mark.parametrize(("spread_db", "bound_db", "alone"), [(0.9, 20.0, False), (1.2, 20.0, True), (0.9, 40.0, True)])
+def test_ranges_of_single_values_are_not_chosen_where_methods_are_alike(
+    workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch, spread_db: float, bound_db: float, alone: bool
+) -> None:
+    """Far below the bound that says nothing: a few noisy values drown all others."""
+    space, chosen = workspace(model(), feeds=feeds(12)), list[int]()
+    half = space.observed.half(1)
+    best = CalibrationChoice("minmax").table(space.prepared, half).params("v1", QType.UINT8)
+    really = TableSearch.select_ranges
+
+    def note(search: TableSearch, seconds: float) -> Any:
+        chosen.append(1)
+        return really(search, seconds)
+
+    monkeypatch.setattr(TableSearch, "select_ranges", note)
+
+    def score(table: QParamsTable, placement: Placement) -> float:
+        return 30.0 + (spread_db if table.params("v1", QType.UINT8) == best else 0.0)
+
+    some = [dict(feed) for feed in space.feeds[:8]]
+    found = choose_calibration(task(space, some, by(score), min_sqnr_db=bound_db), 3.0, clock=StepClock())
+    assert bool(chosen) == alone
+    assert found.cut == "", "nothing was left out for want of time"
+
+
+@given(parts=st.tuples(*[st.floats(1e-6, 1.0)] * 2))
+def test_what_a_whole_gains_without_a_part_of_its_noise(parts: tuple[float, float]) -> None:
+    part, rest = parts
+    gained = most_gained_db(decibels(part), decibels(part + rest))
+    assert gained == pytest.approx(decibels(rest) - decibels(part + rest), abs=1e-6)
+    assert most_gained_db(decibels(part), decibels(part)) == math.inf, "it is all of the noise"
 
 
 def test_equal_calls_choose_equally(workspace: MakeWorkspace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,8 +57,9 @@ def choose_calibration(
     """
     clock = clock or StepClock.for_model(task.prepared)
     started, placement, least_db = deadline.clock(), task.placement, -math.inf
-    if task.min_sqnr_db is not None and len(task.products) and len(task.methods) > 1:
-        least_db = task.min_sqnr_db - policy.RESTRICTION_TOLERANCE_DB
+    near_db = -math.inf if task.min_sqnr_db is None else task.min_sqnr_db - policy.RESTRICTION_TOLERANCE_DB
+    if len(task.products) and len(task.methods) > 1:
+        least_db = near_db
     method, scores = choose_method(task, placement, deadline, least_db)
     if scores.get(task.methods[0], math.inf) < least_db:  # so far that ranges are chosen for products alone
         placement = task.products
@@ -95,13 +96,13 @@ def choose_calibration(
     if time.is_thorough and search.choice.rounding.steps:
         search, rounded_db = _with_another_method(search)
     contenders = [(search.choice, 0.0)]
-    if time.is_thorough:
+    if time.is_thorough and not _are_alike(scores, near_db):
         doing("choose ranges of single values")
         search, found, cut = _with_single_ranges(search, rounded_db, seconds, begun)
         cuts += cut
         if search.choice is not contenders[0][0]:
             contenders.append((search.choice, policy.SELECTION_CREDIT_DB))
-    else:
+    elif not time.is_thorough:
         cuts.append(_ONE_FOR_ALL)
     best = _best(search, single, contenders)
     if best is None:
@@ -171,6 +172,15 @@ def choose_method(
         if not deadline.fits((policy.METHODS_IN_TIME - 1) * (begun - ended)):
             break
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores
+
+
+def _are_alike(scores: Mapping[str, float], least_db: float) -> bool:
+    """Whether several methods for all values were compared, and it hardly matters which one is taken.
+
+    Below ``least_db`` that says nothing: the noise of a few values drowns what ranges do to the others.
+    """
+    best = max(scores.values())
+    return len(scores) >= policy.COMPARED and best >= least_db and best - min(scores.values()) < policy.ALIKE_DB
 
 
 def _with_another_method(search: TableSearch) -> tuple[TableSearch, float]:

@@ -8,7 +8,7 @@ takes is counted in seconds of a usual processor (constants of :mod:`inlay.calib
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,7 @@ def round_weights(
     positions: Positions,
     seconds: float,
     until: Deadline = NEVER,
+    types: Collection[QType] | None = None,
 ) -> Found:
     """The weights of all units, in each type that a search tries, rounded by what ``feeds`` show.
 
@@ -55,13 +56,15 @@ def round_weights(
         positions: what of them is padding, which has no share.
         seconds: of a usual processor, by which large weights are left out: the same ones on any machine.
         until: when it must be over; the usual type of weights comes first.
+        types: the others are left to the nearest integers; None for all.
 
     Raises:
         CompileFailed, RunFailed: the float model does not run.
         TimedOut: the deadline of the feeds is over.
     """
     graph, reads = prepared.graph, readers_of(prepared.graph, prepared.units)
-    sites = {(graph.value_of(port), t) for unit in prepared.units for port, t in _sites(prepared, unit)}
+    wanted = weight_types(prepared) if types is None else types
+    sites = {(graph.value_of(port), t) for unit in prepared.units for port, t in _sites(prepared, unit) if t in wanted}
     roundable = {v for v in reads if _is_roundable(graph.constant(v))}
     rounded = [(v, t) for v, t in sites if v in roundable and not table.is_given(v, t)]
     jobs = sorted(_affordable(graph, reads, rounded, seconds), key=lambda job: job[1] is not prepared.rules.weight)
@@ -102,6 +105,12 @@ def rounding_seconds(prepared: PreparedModel, rounding: Rounding) -> float:
 def only(rounding: Rounding, qtype: QType) -> Rounding:
     """Of the weights in one type."""
     return Rounding({key: steps for key, steps in rounding.steps.items() if key[1] is qtype})
+
+
+def weight_types(prepared: PreparedModel) -> list[QType]:
+    """The types that a placement may give weights, the usual one first."""
+    found = {t: None for unit in prepared.units for _, t in _sites(prepared, unit)}
+    return sorted(found, key=lambda qtype: qtype is not prepared.rules.weight)
 
 
 def weights_alone(prepared: PreparedModel, qtype: QType) -> Placement:

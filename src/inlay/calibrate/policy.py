@@ -63,6 +63,11 @@ SELECTION_CREDIT_DB = 1.0
 
 # --- range selection
 
+COMPARED = 3  # methods that must have been tried before one may say that they are alike
+ALIKE_DB = 1.0
+"""Difference between the best and the worst method for all values below which ranges of single values are not chosen:
+clipping more or less changes hardly anything, and steps of 8 bits make most of the noise."""
+
 CHOOSING_SAMPLES = (4, 8)  # least and most samples that a choice rests on: fewer for models that take long
 HELD_BACK_SAMPLES = 4  # further samples that must agree with the outcome as a whole
 TRIALS_IN_TIME = 200  # trials of one sample that should fit into the time before more samples are used
@@ -91,6 +96,9 @@ ROUNDING_SHARE = 1.0
 """Seconds for rounding weights, in units of those for choosing ranges: it gained 2 to 5 dB on transformers."""
 ROUNDING_TIME = 0.5
 """Share of the time that is left, after which weights stay with the nearest integers; ranges need the rest."""
+ROUNDING_WORTH_DB = 0.25
+"""Least that a model at its bound, or as a whole if that is quieter, would gain without any noise of the weights of a
+type: rounding takes away about half of it. Where activations drown it, 14 of 90 s went into nothing."""
 FINDING_SHARE = 0.7  # share of that in which roundings are found; the rest is for judging them
 ROUNDING_JUDGED = 4  # samples of the first half that judge whether it is kept
 MOST_ZEROS = 0.1

@@ -10,7 +10,7 @@ from functools import cached_property
 from inlay.calibrate import policy
 from inlay.calibrate.bias import weight_error_means
 from inlay.calibrate.clock import FeedsUntil
-from inlay.calibrate.gptq import only, round_weights, rounding_seconds, weights_alone
+from inlay.calibrate.gptq import only, round_weights, rounding_seconds, weight_types, weights_alone
 from inlay.calibrate.observe import Observed, stretched
 from inlay.calibrate.ranges import RangeProbe, Ranges, RangeTask, choose_ranges
 from inlay.calibrate.scorer import ExactOutputs, Score, in_process, score_by
@@ -19,13 +19,14 @@ from inlay.data import Feed, StressSet, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
 from inlay.prepare.model import PreparedModel
+from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Judge
 from inlay.quant.gptq import NEAREST, Rounding, Steps
 from inlay.quant.observers import METHODS, STRESS, Method
 from inlay.quant.parts import Reference
 from inlay.quant.qparams import QParamsTable, covered
 from inlay.quant.sensitivity import Powers, probe_budget, sensitivity, units_within
-from inlay.trial import Failed, noise_of
+from inlay.trial import Failed, decibels, noise_of
 from inlay.types import Placement, QParams, QType
 
 
@@ -129,8 +130,10 @@ class TableSearch:
     def rounded(self, seconds: float, time_share: float) -> tuple[TableSearch, bool]:
         """The same with weights rounded as their outputs ask for, where outputs of the model gain, and biases for that.
 
-        Rounding rests on the second half of the samples, as ranges do that are scored; the first half judges it, in the
-        numeric reference: a target may need seconds for a build, and a search its limit of them.
+        Types whose weights make so little noise alone that the model could hardly gain are left to the nearest
+        integers, and of the usual type so are the biases. Rounding rests on the second half of the samples, as ranges
+        do that are scored; the first half judges it, in the numeric reference: a target may need seconds for a build,
+        and a search its limit of them.
 
         Args:
             seconds: of a usual processor, for the steps of rounding alone.
@@ -144,9 +147,21 @@ class TableSearch:
             TimedOut: there was no time for the mean errors either.
         """
         until = self.until if math.isinf(self.until.at) else self.until.within(time_share * self.until.left)
-        kept, in_time = self._rounded_types(seconds, until)
+        kept, prepared = dict[tuple[str, QType], Steps](), self.task.prepared
+        in_time, is_loud = False, True
+        try:
+            scored = self._scored_weights(FeedsUntil(self.feeds, until))
+            types = weight_types(prepared)
+            alone = {
+                t: db for t, db in zip(types, scored((t, NEAREST) for t in types), strict=True) if self._matters(db)
+            }
+            is_loud = prepared.rules.weight in alone
+            in_time = self._round_types(alone, scored, seconds, until, kept)
+        except TimedOut:
+            pass  # what is rounded stands
         search = replace(self, choice=self.choice.rounding_by(Rounding(kept))) if kept else self
-        prepared = self.task.prepared
+        if not is_loud:
+            return search, in_time
         units = [u for u in prepared.units if u.biases and self.placement.qtype(u.biases[0]) is QType.INT32]
         try:
             means = weight_error_means(prepared, units, search._table(), self.feeds, self.task.observed.positions)
@@ -156,37 +171,58 @@ class TableSearch:
             return search, False
         return replace(search, choice=search.choice.correcting(means)), in_time
 
-    def _rounded_types(self, seconds: float, until: Deadline) -> tuple[dict[tuple[str, QType], Steps], bool]:
-        """The steps of the types of weights that gain by them, and whether there was time for all types."""
-        task, kept = self.task, dict[tuple[str, QType], Steps]()
+    def _scored_weights(self, feeds: Sequence[Feed]) -> _ScoredWeights:
+        """Scores all weights of a type, so rounded, and nothing else: activations make more noise."""
+        task, first = self.task, feeds[::2]
+        some = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
+        score, nearest = (
+            score_by(self._judge(some), in_process(task.prepared, some)),
+            CalibrationChoice(self.choice.method),
+        )
+
+        def scored(asked: Iterable[tuple[QType, Rounding]]) -> Iterator[float | Failed]:
+            return score(
+                (task.second_half(nearest.rounding_by(rounding)), weights_alone(task.prepared, qtype))
+                for qtype, rounding in asked
+            )
+
+        return scored
+
+    def _matters(self, alone_db: float | Failed) -> bool:
+        """Whether a model gains by less noise of weights that have ``alone_db``: it as a whole, or one at the bound."""
+        if isinstance(alone_db, Failed):
+            return True
+        least_db = DEFAULT_MIN_SQNR_DB if self.task.min_sqnr_db is None else self.task.min_sqnr_db
+        whole_db = max([least_db + policy.RESTRICTION_TOLERANCE_DB, *self.choice.scores.values()])
+        return most_gained_db(alone_db, whole_db) >= policy.ROUNDING_WORTH_DB
+
+    def _round_types(
+        self,
+        alone: Mapping[QType, float | Failed],
+        scored: _ScoredWeights,
+        seconds: float,
+        until: Deadline,
+        kept: dict[tuple[str, QType], Steps],
+    ) -> bool:
+        """Add to ``kept`` the steps of the types of weights that gain by them; whether there was time for all types.
+
+        Args:
+            alone: the types, and their SQNR in dB with the nearest integers.
+        """
+        task = self.task
         finding = until if math.isinf(until.at) else until.within(policy.FINDING_SHARE * until.left)
         feeds = FeedsUntil(self.feeds, until)
         second = feeds[1::2] or feeds
-        try:
-            table, positions = self._table(), task.observed.positions
-            found = round_weights(task.prepared, table, second, positions, seconds, finding)
-            steps = found.rounding.steps
-            if not steps:
-                return kept, found.in_time
-            first, nearest = feeds[::2], CalibrationChoice(self.choice.method)
-            some = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
-            score = score_by(self._judge(some), in_process(task.prepared, some))
-            parts = {t: only(found.rounding, t) for t in dict.fromkeys(t for _, t in steps)}  # the usual type first
-            # weights alone: activations make more noise, and chance would decide
-            scores = score(
-                (task.second_half(choice), weights_alone(task.prepared, t))
-                for t, part in parts.items()
-                for choice in (nearest, nearest.rounding_by(part))
-            )
-            for part in parts.values():
-                if not until.left:
-                    return kept, False
-                old_db, new_db = next(scores), next(scores)
-                if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
-                    kept.update(part.steps)
-        except TimedOut:
-            return kept, False
-        return kept, found.in_time
+        found = round_weights(task.prepared, self._table(), second, task.observed.positions, seconds, finding, [*alone])
+        parts = {t: only(found.rounding, t) for t in alone if any(key[1] is t for key in found.rounding.steps)}
+        scores = scored(parts.items())
+        for qtype, part in parts.items():
+            if not until.left:
+                return False
+            old_db, new_db = alone[qtype], next(scores)
+            if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
+                kept.update(part.steps)
+        return found.in_time
 
     def _judge(self, feeds: Sequence[Feed]) -> Judge:
         """Compares with the float model on ``feeds``. Raises CompileFailed, RunFailed."""
@@ -259,6 +295,19 @@ class TableSearch:
         )
         found = choose_ranges(probes, choice.method, ranges)
         return found, choice.weight_error_means if found.probe else {}
+
+
+_ScoredWeights = Callable[[Iterable[tuple[QType, Rounding]]], Iterator[float | Failed]]
+"""SQNR in dB of all weights of a type alone, so rounded, for each question in turn."""
+
+
+def most_gained_db(part_db: float, whole_db: float) -> float:
+    """How many dB something of ``whole_db`` gains where it loses a part of its noise that alone leaves ``part_db``.
+
+    Infinite where that part alone is as loud.
+    """
+    share = noise_of(part_db) / noise_of(whole_db)
+    return decibels(1.0 - share) if share < 1.0 else math.inf
 
 
 def on_other_samples(
