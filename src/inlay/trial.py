@@ -230,8 +230,8 @@ class Accuracy:
         task: what the model looks like, for people; empty where that is not sure, or was not looked at.
         figures: how far it does the same, in the terms of that task.
         reshaped: which outputs have another shape than float's; empty where none has.
-        would_show: how many samples like these would show the bound on the SQNR for new ones; 0 where there is none,
-            None where no number would.
+        short_db: dB that the model needs beyond its own, for all samples to state the bound on the SQNR for new ones if
+            they are like these; 0 where there is nothing to state, None where that cannot be said.
     """
 
     feasible: bool
@@ -246,11 +246,7 @@ class Accuracy:
     task: str = ""
     figures: tuple[TaskFigure, ...] = ()
     reshaped: str = ""
-    would_show: int | None = 0
-
-    def is_shown_by(self, samples: int) -> bool:
-        """Whether so many samples would show the bound, if they are like these."""
-        return self.would_show is not None and self.would_show <= samples
+    short_db: float | None = 0.0
 
     @property
     def in_task(self) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from inlay.quant.tolerance import (
     BETWEEN_SOURCES,
@@ -17,6 +19,7 @@ from inlay.quant.tolerance import (
     USUAL_SPREAD_DB,
     USUAL_WEIGHT,
     samples_needed,
+    short_db,
     spread_db,
     state,
 )
@@ -241,6 +244,30 @@ def test_the_number_that_would_show_the_bound_does() -> None:
         return found
 
     assert limit(wanted - 1) < 20.0 <= limit(wanted)
+
+
+@given(
+    each=st.lists(st.floats(10.0, 40.0), min_size=2, max_size=40),
+    samples=st.integers(2, 60),
+)
+def test_what_is_short_of_the_bound_is_what_would_state_it(each: list[float], samples: int) -> None:
+    """By the same count as of how many samples would show it; with so much more, they do."""
+    samples = max(samples, len(each))
+    found, wanted = short_db(each, 20.0, samples), state(each, 20.0).would_show
+    assert found is not None
+    assume(max(each) + found < MAX_DB)
+    below = sum(db < 20.0 for db in each)
+    if not below or samples < 29:  # a share of the judged ones is rounded otherwise where some may be below it
+        assert (found == 0.0) == (wanted is not None and wanted <= samples)
+    assert short_db([db + found + 1e-6 for db in each], 20.0, samples) == 0.0
+    if found:
+        assert short_db([db + 0.9 * found for db in each], 20.0, samples), "with less, they do not"
+
+
+def test_what_is_short_of_the_bound_cannot_be_said_of_one_sample_or_where_all_are_exact() -> None:
+    assert short_db([25.0], 20.0, 8) is None
+    assert short_db([300.0, 300.0], 20.0, 8) is None
+    assert short_db([300.0, 300.0], 20.0, 40) == 0.0, "counting so many is enough"
 
 
 def test_the_assumption_is_one() -> None:

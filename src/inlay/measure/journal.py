@@ -351,6 +351,8 @@ def _block(text: str, models: int) -> list[float]:
 
 def _record(candidate: str, origin: str, placement: str, outcome: str, accepted: int, versus: str | None) -> Record:
     data = json.loads(outcome)
+    if isinstance(accuracy := data.get("accuracy"), dict):
+        accuracy.pop("would_show", None)  # which runs had in place of `short_db`
     found: Outcome = made(_OUTCOMES[data.pop("kind")], data)
     interval = None if versus is None else Interval(*(made(float, bound) for bound in json.loads(versus)))
     return Record(candidate, origin, placement, found, bool(accepted), interval)

@@ -36,7 +36,7 @@ from inlay.quant.metrics import Outputs as Outputs
 from inlay.quant.metrics import find_metric as find_metric
 from inlay.quant.parts import Parts, lost
 from inlay.quant.tasks.task import Task, broken
-from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, spread_db, state
+from inlay.quant.tolerance import MAX_DB, USUAL_WEIGHT, short_db, spread_db
 from inlay.trial import Accuracy, OutputError, TaskFigure, counted, plain
 
 JUDGING = "5"
@@ -105,6 +105,7 @@ class Judge:
         self._confidence = confidence
         self._apart = len(reference) if apart is None else apart
         self.task = task
+        self._stated = 0  # samples that a statement on new ones will rest on; 0 where there will be none
         whole = self._padding.outputs
         # how they are divided
         self.parts = Parts.of(self._wanted, samples.joins, whole, samples.ends) if parts is None else parts
@@ -146,6 +147,12 @@ class Judge:
         other.bound = bound
         return other
 
+    def stating(self, samples: int) -> Judge:
+        """The same comparison where a statement on new samples will rest on so many; 0 where there will be none."""
+        other = copy.copy(self)
+        other._stated = samples
+        return other
+
     def judge(self, outputs: Sequence[Outputs], in_task: bool = False) -> Accuracy:
         """Accuracy of a model from its ``outputs`` on the same samples.
 
@@ -183,7 +190,7 @@ class Judge:
             task="" if task is None or not told else task.looks,
             figures=told,
             reshaped=reshaped,
-            would_show=0 if least_db is None else state(each_db.tolist(), least_db).would_show,
+            short_db=short_db(each_db, least_db, self._stated) if self._stated and least_db is not None else 0.0,
         )
 
     def each_db(self, outputs: Sequence[Outputs]) -> tuple[float, ...]:

@@ -167,6 +167,23 @@ def state(each_db: Sequence[float], bound_db: float | None = None) -> Statement:
     )
 
 
+def short_db(each_db: Sequence[float] | np.ndarray, bound_db: float, samples: int) -> float | None:
+    """How many dB more a model of these judgements needs, for ``samples`` like them to state the bound.
+
+    Returns:
+        0 where they state it as they are; None where that cannot be said, as of one sample, or where all are exact.
+    """
+    db = np.sort(np.minimum(np.asarray(each_db, np.float64), MAX_DB))
+    count = max(samples, db.size)
+    if db.size and count >= (samples_needed() or count + 1):
+        below = int((_rank(count) - 1) / count * db.size)  # so many of these may be below the bound
+        return max(0.0, bound_db - float(db[below]))
+    if db.size < 2 or db[0] >= MAX_DB:
+        return None
+    limit_db = float(db.mean()) - _factor(count) * spread_db(db, _hidden(db.size))
+    return max(0.0, bound_db - min(float(db[0]), limit_db))
+
+
 @cache
 def samples_needed(failing: float = 0.0) -> int | None:
     """The fewest samples whose order statistic is a limit, when a fraction ``failing`` of them may lie below it.

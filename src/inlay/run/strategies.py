@@ -19,7 +19,6 @@ from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.budget import Budget, SearchTime
 from inlay.run.confirm.contenders import shows_its_fastest
-from inlay.run.confirm.crossfit import stated_on
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import BASELINE_NS, COMPUTED, DONE, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.joined import JoinedStrategy, joined_strategies
@@ -150,7 +149,7 @@ class _Asked:
     def _goes_on(self) -> bool:
         """Whether there is more time than a session that was done had, or samples may not show what is fastest."""
         is_larger = (self.session.inputs.config.budget_s or math.inf) > (self.session.journal.fact(DONE) or math.inf)
-        return is_larger or not shows_its_fastest(self.evaluator.judged, stated_on(self.session))
+        return is_larger or not shows_its_fastest(self.evaluator.judged)
 
     @cached_property
     def _units(self) -> UnitGraph:

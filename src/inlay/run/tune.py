@@ -24,7 +24,7 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.halves import told
 from inlay.run.budget import Budget, SearchTime, TimeLimit
 from inlay.run.confirm.contenders import contenders_of
-from inlay.run.confirm.crossfit import CrossFit, cross_fitted, stated_on
+from inlay.run.confirm.crossfit import CrossFit, cross_fitted
 from inlay.run.confirm.decision import Confirmation
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.earlier import kept_or
@@ -158,7 +158,7 @@ def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> 
     time = SearchTime(
         session.plan,
         lambda: evaluator.judged,
-        lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS, stated_on(session))),
+        lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS)),
         len(given.feeds),
         protocol.first_blocks,
     )

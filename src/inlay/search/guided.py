@@ -8,7 +8,8 @@
    approached from both sides: by what the last solution missed it by, and half the way back from what has room left.
    Before them comes what the processor's cost table says alone, where there is one. Where a target gives no profiles,
    that table is the cost model, which trials correct as wholes.
-   Where time is short, nothing that is outside the bound is tried.
+   Where time is short, nothing that is outside the bound is tried. Where samples differ so much that they would not
+   show the bound of the best one, the fastest of which they would is tried, too.
 3. *Exploration.* Thompson samples and neighborhood moves are proposed in the order of their expected improvement, until
    that drowns in the measurement noise, or a clear gain is unlikely to be left: then the search is done.
 4. *Front.* Otherwise, solving for other noise levels gives the Pareto front of latency and accuracy.
@@ -68,7 +69,7 @@ class Guided(Scripted):
 
     def retreat(self, least_db: float) -> Strategy:
         """A strategy that proposes the fastest models of at least ``least_db`` dB, until one keeps that."""
-        return Scripted("retreat", partial(self._retreat, least_db))
+        return Scripted("retreat", partial(self._retreat, least_db, f"retreat to {least_db:.1f} dB"))
 
     def _propose(self) -> Dialogue:
         if not self._graph.changeable.any():
@@ -84,6 +85,7 @@ class Guided(Scripted):
             yield from self._try(by_table, "by the processor's cost table")
         yield from self._faster_kernels()
         yield from self._cuts()
+        yield from self._shown()
         yield from self._explore(to_the_end=self._keeps_to_bound)
         if not self.is_done:
             yield from self._front()
@@ -228,7 +230,18 @@ class Guided(Scripted):
             if len(surrogate.points) == before:
                 return
 
-    def _retreat(self, least_db: float) -> Dialogue:
+    def _shown(self) -> Dialogue:
+        """Try the fastest labeling for which the samples would show the bound, unless they do for the best one.
+
+        It is what is delivered where they do not: the confirmation would look for it when the time is over.
+        """
+        best = self.surrogate.trial(self.surrogate.best)
+        if best is not None and best.feasible and best.accuracy is not None and best.accuracy.short_db:
+            wanted_db = best.accuracy.sqnr_db + best.accuracy.short_db
+            yield from self._retreat(wanted_db, f"for new samples: {wanted_db:.0f} dB")
+
+    def _retreat(self, least_db: float, origin: str) -> Dialogue:
+        """Try the fastest labelings of at least ``least_db`` dB, until one keeps that."""
         surrogate = self.surrogate
         if not surrogate.knows_costs:
             return
@@ -239,7 +252,7 @@ class Guided(Scripted):
                 return
             trial = surrogate.trial(labels)
             if trial is None:
-                trial = yield from self._try(labels, f"retreat to {least_db:.1f} dB")
+                trial = yield from self._try(labels, origin)
             if trial.accuracy is None or trial.accuracy.sqnr_db >= least_db:
                 return
             maximum *= policy.RETREAT_TIGHTENING

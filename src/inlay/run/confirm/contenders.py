@@ -58,7 +58,6 @@ def contenders_of(
     incumbent: Candidate,
     least_db: float | None,
     most: int = MOST_CONTENDERS,
-    samples: int = 0,
 ) -> list[Candidate]:
     """At most ``most``: incumbent, the fastest, best anchor, float, the fastest that samples show, the most accurate.
 
@@ -69,7 +68,6 @@ def contenders_of(
         judged: every candidate, the given model first.
         incumbent: the best of the search.
         least_db: SQNR on the selection samples below which quantized models are left out; None for no limit.
-        samples: that the statement on new ones rests on; 0 where there is none.
     """
 
     def accurate(candidate: Candidate) -> bool:
@@ -83,20 +81,16 @@ def contenders_of(
     tied = [c for c in fastest if c.speedup >= fastest[0].speedup * (1.0 - TIE)]
     safest = sorted(tied, key=lambda c: -_sqnr_db(c))[:1]
     kept = [incumbent] if accurate(incumbent) else []
-    shown = [c for c in fastest if samples and c.placement and _is_shown(c, samples)][:1]
+    shown = [c for c in fastest if c.placement and _is_shown(c)][:1]
     wishes = [*kept, *fastest[:1], *anchors[:1], *floats, *shown, *safest, *fastest[1 : most - 2]]
     return list({c.key: c for c in wishes if c.key != judged[0].key}.values())[:most]
 
 
-def shows_its_fastest(judged: Sequence[Candidate], samples: int) -> bool:
-    """Whether so many samples are likely to show the bound of one that is as good as the fastest.
-
-    Args:
-        samples: as in :func:`contenders_of`.
-    """
+def shows_its_fastest(judged: Sequence[Candidate]) -> bool:
+    """Whether samples are likely to show the bound of one that is as good as the fastest."""
     gaining = [c for c in judged[1:] if c.trial.feasible and c.placement and c.speedup > 1.0]
     least = max((c.speedup for c in gaining), default=0.0) / (1.0 + CLEAR_GAIN)
-    return not samples or not gaining or any(_is_shown(c, samples) for c in gaining if c.speedup >= least)
+    return not gaining or any(_is_shown(c) for c in gaining if c.speedup >= least)
 
 
 def fastest_of(
@@ -214,9 +208,9 @@ def _equal(candidate: Candidate) -> bool:
     return isinstance(outcome, Measured) and bool(outcome.equal_to)
 
 
-def _is_shown(candidate: Candidate, samples: int) -> bool:
+def _is_shown(candidate: Candidate) -> bool:
     accuracy = candidate.trial.accuracy
-    return accuracy is not None and accuracy.is_shown_by(samples)
+    return accuracy is not None and accuracy.short_db == 0.0
 
 
 def _sqnr_db(candidate: Candidate) -> float:

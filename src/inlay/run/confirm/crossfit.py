@@ -270,12 +270,6 @@ def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> 
     return replace(confirmed, best=best)
 
 
-def stated_on(session: Session) -> int:
-    """How many samples a statement on new ones rests on; 0 where there is none, as of random ones."""
-    given = session.inputs.samples
-    return 0 if given.kind == "random" else session.plan.samples(len(given))
-
-
 def _wanted(session: Session, unseen: int) -> int:
     """How many samples are judged, as far as there are as many."""
     bound, everything = session.inputs.config.bound, len(session.inputs.samples)

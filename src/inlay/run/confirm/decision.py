@@ -51,7 +51,6 @@ from inlay.run.confirm.contenders import (
     open_cases,
     promise,
 )
-from inlay.run.confirm.crossfit import stated_on
 from inlay.run.confirm.delivered import (
     WAS_BUSY,
     Confirmed,
@@ -158,13 +157,13 @@ class Confirmation:
         """
         session, plan = self.session, self.plan
         verifier = self.verifier()
-        most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS, stated_on(session))
+        most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
         effort = plan.confirmation(len(most))
         equal = no_others if session.worker.deterministic else session.lab.equal  # there, one reading is enough
         readings = plan.readings(effort, len(most))
         timed = (session.limit_s, self.feed, self.config, session.work, session.rng, readings, equal)
         fresh = FreshReadings(session.start_worker, *timed)
-        chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders, stated_on(session))
+        chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
         contenders = [Entry(c, self.final(c)) for c in counting(chosen, "write contender")]
         try:
             base, others, reported, measured = self._two_rounds(contenders, fresh, verifier, effort)
