@@ -166,6 +166,26 @@ def test_weights_that_make_no_noise_are_not_rounded(
     assert "nearest" not in found.cut, "nothing was left out for want of time"
 
 
+@pytest.mark.parametrize("least_db", [10.0, 60.0])
+def test_types_of_weights_that_are_far_too_noisy_are_not_rounded(
+    workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch, least_db: float
+) -> None:
+    """The usual one is: a part of it may be near the bound."""
+    rng, rounded, net = np.random.default_rng(0), set[QType](), Builder()
+    x, w = net.input("x", (16, 128)), net.constant("w", rng.normal(size=(128, 64)))
+    net.output(net.node("product", "MatMul", [x, w]))
+    some = tuple({"x": rng.normal(size=(16, 128)).astype(np.float32)} for _ in range(12))
+
+    def note(*asked: Any) -> Any:
+        rounded.update(asked[-1])
+        return round_weights(*asked)
+
+    monkeypatch.setattr("inlay.calibrate.table_search.round_weights", note)
+    choose(workspace(net.model(), feeds=some), least_db)
+    assert QType.INT8 in rounded
+    assert any(t.bits == 4 for t in rounded) == (least_db == 10.0)
+
+
 @pytest.mark.parametrize(("spread_db", "bound_db", "alone"), [(0.9, 20.0, False), (1.2, 20.0, True), (0.9, 40.0, True)])
 def test_ranges_of_single_values_are_not_chosen_where_methods_are_alike(
     workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch, spread_db: float, bound_db: float, alone: bool

@@ -96,9 +96,12 @@ ROUNDING_SHARE = 1.0
 """Seconds for rounding weights, in units of those for choosing ranges: it gained 2 to 5 dB on transformers."""
 ROUNDING_TIME = 0.5
 """Share of the time that is left, after which weights stay with the nearest integers; ranges need the rest."""
-ROUNDING_WORTH_DB = 0.25
+ROUNDING_WORTH_DB = 1.0
 """Least that a model at its bound, or as a whole if that is quieter, would gain without any noise of the weights of a
-type: rounding takes away about half of it. Where activations drown it, 14 of 90 s went into nothing."""
+type: rounding takes away about half of it. It took 5 to 14 of 90 s where that is less, and gained 0.4 dB at most."""
+ROUNDING_GAINS_DB = 8.0
+"""Most that weights of a type gain by it: they gained up to 6.4 dB. Of a type that is noisier, few can be used at all;
+all but the usual one, of which a part may be near the bound, are left alone then."""
 FINDING_SHARE = 0.7  # share of that in which roundings are found; the rest is for judging them
 ROUNDING_JUDGED = 4  # samples of the first half that judge whether it is kept
 MOST_ZEROS = 0.1

@@ -152,9 +152,8 @@ class TableSearch:
         try:
             scored = self._scored_weights(FeedsUntil(self.feeds, until))
             types = weight_types(prepared)
-            alone = {
-                t: db for t, db in zip(types, scored((t, NEAREST) for t in types), strict=True) if self._matters(db)
-            }
+            scores = zip(types, scored((t, NEAREST) for t in types), strict=True)
+            alone = {t: db for t, db in scores if self._matters(t, db)}
             is_loud = prepared.rules.weight in alone
             in_time = self._round_types(alone, scored, seconds, until, kept)
         except TimedOut:
@@ -188,11 +187,14 @@ class TableSearch:
 
         return scored
 
-    def _matters(self, alone_db: float | Failed) -> bool:
+    def _matters(self, qtype: QType, alone_db: float | Failed) -> bool:
         """Whether a model gains by less noise of weights that have ``alone_db``: it as a whole, or one at the bound."""
         if isinstance(alone_db, Failed):
             return True
         least_db = DEFAULT_MIN_SQNR_DB if self.task.min_sqnr_db is None else self.task.min_sqnr_db
+        is_usual = qtype is self.task.prepared.rules.weight
+        if not is_usual and alone_db < least_db - policy.ROUNDING_GAINS_DB:
+            return False
         whole_db = max([least_db + policy.RESTRICTION_TOLERANCE_DB, *self.choice.scores.values()])
         return most_gained_db(alone_db, whole_db) >= policy.ROUNDING_WORTH_DB
 
