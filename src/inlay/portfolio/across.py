@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -22,6 +22,7 @@ from inlay.model.store import model_bytes
 from inlay.portfolio import policy
 from inlay.portfolio.choose import choose_file, choose_target
 from inlay.portfolio.comparing import Comparison, open_comparison
+from inlay.portfolio.outlook import Outlook
 from inlay.portfolio.result import GIVEN, AcrossResult, Cell, Chosen, Column
 from inlay.portfolio.runs import Figures
 from inlay.run.inputs import TuneRequest
@@ -87,23 +88,23 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
     runs: dict[str, Figures] = {}
     why = {label: found for label, found in screened.items() if isinstance(found, str)}
     float_ns = {label: found for label, found in screened.items() if not isinstance(found, str)}
-    hopes = _Hopes.of(comparison, float_ns)
-    order = sorted(float_ns, key=hopes.ns) if screened else list(comparison.specs)
+    outlook = _outlook(comparison, float_ns)
+    order = sorted(float_ns, key=outlook.ns) if screened else list(comparison.specs)
     begun_s = comparison.left_s
     # the look is of another moment than the first readings: only what runs find is held against it
-    fastest_ns = math.inf if hopes.known else min(float_ns.values(), default=0.0)
+    fastest_ns = math.inf if outlook.known else min(float_ns.values(), default=0.0)
     for number, label in enumerate(order):
-        if screened and (hopeless := hopes.beaten(label, fastest_ns)):
+        if screened and (hopeless := outlook.beaten(label, fastest_ns)):
             why[label] = hopeless
             continue
-        left = [each for each in order[number:] if not (screened and hopes.beaten(each, fastest_ns))]
-        for alike in (hopes.alike(label, left) if screened else left, [label]):
+        left = [each for each in order[number:] if not (screened and outlook.beaten(each, fastest_ns))]
+        for alike in (outlook.alike(label, left) if screened else left, [label]):
             compare_s = _comparing_share(len(runs) + len(alike), len(order), chooses=bool(screened)) * begun_s
             whole_s = max(0.0, comparison.left_s - compare_s)
-            if whole_s / len(alike) >= hopes.least_s:
+            if whole_s / len(alike) >= outlook.least_s:
                 break
-        if runs and hopes.known and whole_s < hopes.least_s and _finished(comparison, label) is None:
-            why[label] = f"there was no time left ({hopes.told(label)}): give a larger --budget"
+        if runs and outlook.known and whole_s < outlook.least_s and _finished(comparison, label) is None:
+            why[label] = f"there was no time left ({outlook.told(label)}): give a larger --budget"
             continue
         share_s, first = whole_s / len(alike), bool(screened) and not runs
         try:
@@ -120,67 +121,14 @@ def _tune_each(comparison: Comparison, screened: Mapping[str, float | str]) -> _
     return _Tuned(runs, why, spared=tuple(n for n in float_ns if n not in runs and float_ns[n] < given_ns))
 
 
-@dataclass(frozen=True)
-class _Hopes:
-    """How fast targets can become, one of which is to be chosen."""
-
-    float_ns: Mapping[str, float]  # of the given model, by label
-    reach_ns: Mapping[str, float]  # of the fastest form there, at whatever accuracy, as far as it is known
-    kept_ns: Mapping[str, float]  # of the fastest that keeps the bound, for the same targets
-    least_s: float = 0.0  # seconds below which a run finds nothing
-
-    @classmethod
-    def of(cls, comparison: Comparison, float_ns: Mapping[str, float]) -> _Hopes:
-        """Those of targets that the given model alone does not rule out; where time is short, by a look at the forms.
-
-        Without a limit, there is time for all.
-        """
-        plain = cls(float_ns, {}, {})
-        fastest_ns = min(float_ns.values(), default=0.0)
-        labels = [label for label in float_ns if not plain.beaten(label, fastest_ns)]
-        if len(labels) < 2 or math.isinf(comparison.left_s):
-            return plain
-        looked = dict(comparison.reach(labels))
-        trial_s = looked.pop("", [0.0])[0]
-        reach, kept = ({label: both[i] for label, both in looked.items()} for i in (0, 1))
-        return cls(float_ns, reach, kept, policy.LEAST_TRIALS * trial_s / policy.SEARCHING_SHARE)
-
-    @property
-    def known(self) -> bool:
-        """Whether there was a look at the forms."""
-        return bool(self.reach_ns)
-
-    def ns(self, label: str) -> float:
-        """Nanoseconds that a run may end with: between the fastest form and the fastest that keeps the bound."""
-        if label not in self.reach_ns:
-            return self.float_ns[label]
-        return math.sqrt(self.reach_ns[label] * self.kept_ns[label])
-
-    def beaten(self, label: str, fastest_ns: float) -> str:
-        """Why a target cannot become faster than that; empty where it can."""
-        if label in self.reach_ns:
-            if self.reach_ns[label] <= policy.MIXED_GAIN * fastest_ns:
-                return ""
-            return f"{self.told(label)}, and {fastest_ns / 1e6:.3f} ms is what was found"
-        if self.float_ns[label] <= policy.MOST_GAIN * fastest_ns:
-            return ""
-        return (
-            f"{self.float_ns[label] / fastest_ns:.1f} times as slow as the fastest before anything is quantized, "
-            f"by which it gains a factor of {policy.MOST_GAIN:g} at most"
-        )
-
-    def told(self, label: str) -> str:
-        """What is known of a target, for people."""
-        if label not in self.reach_ns:
-            return f"the given model takes {self.float_ns[label] / 1e6:.3f} ms there"
-        return f"its fastest form there takes {self.reach_ns[label] / 1e6:.3f} ms, at whatever accuracy"
-
-    def alike(self, label: str, left: Sequence[str]) -> list[str]:
-        """Those of ``left`` that may become as fast as the target; without a look, all of them."""
-        known = self.reach_ns
-        if label not in known:
-            return list(left)
-        return [n for n in left if n not in known or known[n] <= policy.MIXED_GAIN * known[label]]
+def _outlook(comparison: Comparison, float_ns: Mapping[str, float]) -> Outlook:
+    """How fast targets can become: by a look at the forms, where time is short and the given model leaves several."""
+    plain = Outlook(float_ns)
+    fastest_ns = min(float_ns.values(), default=0.0)
+    labels = [label for label in float_ns if not plain.beaten(label, fastest_ns)]
+    if len(labels) < 2 or math.isinf(comparison.left_s):
+        return plain
+    return Outlook(float_ns, comparison.looked(labels))
 
 
 def _comparing_share(tuned: int, targets: int, chooses: bool) -> float:

@@ -6,8 +6,8 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, InlayError, Late, TargetError
 from inlay.files import as_file_name
 from inlay.measure.client import Worker
-from inlay.measure.journal import Fact
+from inlay.measure.journal import Fact, made
 from inlay.measure.own_precision import is_faster
 from inlay.measure.paired import joined
 from inlay.measure.panel import Readings, time_in_turn
@@ -26,6 +26,7 @@ from inlay.model.guard import limited
 from inlay.model.store import model_bytes
 from inlay.portfolio import policy
 from inlay.portfolio.forms import quick_forms
+from inlay.portfolio.outlook import Look, Reach
 from inlay.portfolio.result import GIVEN, Cell, Table
 from inlay.portfolio.runs import Portfolio, open_portfolio
 from inlay.quant.accuracy import UNCHECKED, Bound, Judge, Outputs
@@ -40,9 +41,7 @@ from inlay.trial import Accuracy, shown_sqnr
 
 SCREENED: Fact[dict[str, float | str]] = Fact("screened", dict)
 """Nanoseconds of the given model on each target in the first readings, or why that is not tuned for."""
-REACHED: Fact[dict[str, list[float]]] = Fact("reached", dict)
-"""Nanoseconds of the fastest form of the model on each target, in few blocks: at whatever accuracy, and of those that
-keep the bound on few samples. By an empty name the seconds that one such form took."""
+LOOKED: Fact[Look] = Fact("looked", partial(made, Look), asdict)  # what the look at the forms of the model showed
 Part = Literal["few", "selection", "verification"]
 """Samples that files are judged by: few of those that the searches look at, these, or those that nothing has seen."""
 _FLOAT32 = ""  # in place of a target's label: the numeric reference
@@ -134,13 +133,13 @@ class Comparison:
                     found[twin] = f"the given model keeps the bound in the precision of {label}"
         return {label: found[label] for label in self.specs}
 
-    def reach(self, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
-        """See :data:`REACHED`, of those of ``labels`` for which there was time; decided once."""
-        return self.held.journal.once(REACHED, lambda: self._reached(labels))
+    def looked(self, labels: Sequence[str]) -> Look:
+        """The forms of the model on those of ``labels`` for which there was time; decided once."""
+        return self.held.journal.once(LOOKED, lambda: self._looked(labels))
 
-    def _reached(self, labels: Sequence[str]) -> dict[str, list[float]]:
+    def _looked(self, labels: Sequence[str]) -> Look:
         if model_bytes(self.inputs.file.content) > policy.FORMS_BYTES:
-            return {}
+            return Look()
         self.held.stage("look how fast the model can become on each")
         begun, end = self.end.clock(), self.share(policy.FORMS_SHARE)
         files: dict[str, dict[str, Artifact]] = {}
@@ -151,21 +150,20 @@ class Comparison:
                 made = quick_forms(self.inputs, self.specs[label], self.fingerprints[label], work)
                 files[label] = {GIVEN: self.given, **made}
             if not end.left:
-                return {}
+                return Look()
         try:
             with self._workers(files, {}) as workers:
                 there = {label: files[label] for label in workers}
                 readings = self._time(workers, there, policy.FORMS_BLOCKS, end)
                 judged = self._judged(workers, _only(there, {*readings.cells}), "few", end)
         except InlayError:  # there was no time for a block, or a worker is gone
-            return {}
-        found: dict[str, list[float]] = {"": [(end.clock() - begun) / max(1, len(readings.cells))]}
-        ns = {cell: readings.latency_ms(cell) * 1e6 for cell in readings.cells}
+            return Look()
+        found, ns = dict[str, Reach](), {cell: readings.latency_ms(cell) * 1e6 for cell in readings.cells}
         for label in {label for _, label in ns}:
             cells = [cell for cell in ns if cell[1] == label]
             kept = [c for c in cells if isinstance(each := judged[c], Accuracy) and each.feasible]
-            found[label] = [min(ns[c] for c in cells), min(ns[c] for c in kept or [(GIVEN, label)])]
-        return found
+            found[label] = Reach(min(ns[c] for c in cells), min(ns[c] for c in kept or [(GIVEN, label)]))
+        return Look((end.clock() - begun) / max(1, len(ns)), found)
 
     def measure(self, files: Files) -> tuple[Table, Readings]:
         """The cells of all files that run, timed in fresh processes, and judged by samples that nothing has seen."""
