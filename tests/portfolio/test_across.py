@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from inlay.portfolio import comparing, policy
 from inlay.portfolio.across import tune_across
 from inlay.portfolio.command import verdict
 from inlay.portfolio.labels import labelled
+from inlay.portfolio.outlook import Look, Reach
 from inlay.portfolio.result import GIVEN, ONE, AcrossResult, Cell, regret
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
@@ -301,9 +302,15 @@ def test_a_machine_that_became_slower_rules_out_no_target(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first readings were of a quiet moment: every form then took longer than they did."""
-    real = comparing.Comparison._reached
-    slower = lambda self, labels: {k: [2.0 * ns for ns in v] for k, v in real(self, labels).items()}  # noqa: E731
-    monkeypatch.setattr(comparing.Comparison, "_reached", slower)
+    real = comparing.Comparison._looked
+
+    def slower(comparison: comparing.Comparison, labels: Sequence[str]) -> Look:
+        found = real(comparison, labels)
+        reached = {label: Reach(2.0 * r.fastest_ns, 2.0 * r.kept_ns) for label, r in found.reached.items()}
+        assert reached, "there was a look"
+        return replace(found, reached=reached)
+
+    monkeypatch.setattr(comparing.Comparison, "_looked", slower)
     specs = {"one": null(100.0, effect=0.0), "two": null(101.0, effect=0.0)}
     result = across(save(small_model()), tmp_path / "out", specs, others={}, budget_s=SHORT_S)
     assert result.columns["one"].folder
