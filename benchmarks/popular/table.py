@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks import paired
 from benchmarks.popular.row import FLOAT, OURS
 from benchmarks.render import machine, ratio
+from inlay.errors import UNPROVEN
 
 Row = dict[str, Any]
 
@@ -37,24 +38,26 @@ def text(found: Mapping[str, Any]) -> str:
         "Speed-ups are paired ratios from the same interleaved blocks with 95 % intervals. Metrics are of samples from "
         "other sources than those given to any tool, with the loss against float and its 95 % interval (paired "
         "bootstrap over samples); a file is feasible where the loss is within the bound. Each run starts cold; where "
-        "the samples that it is given have labels, or need none, it is told the metric by `--evaluate`.",
+        "the samples that it is given have labels, or need none, it is told the metric by `--evaluate`. What a run "
+        "cannot state for new samples, its first line says.",
         "",
-        "| model | Inlay over the best feasible | which | over float | metric (bound of the loss) | within | run "
-        "| memory |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | Inlay over the best feasible | which | over float | metric (bound of the loss) | within | says "
+        "| run | memory |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:
         if "error" in row:
-            lines.append(f"| {row['model']} | fails: {cell(row['error'])} | | | | | | |")
+            lines.append(f"| {row['model']} | fails: {cell(row['error'])} | | | | | | | |")
             continue
         ours: Row = next((f for f in row["files"] if f["name"] == OURS), {})
         name = row["model"] + ("" if row["trained"] else "\\*")
         metric = f"{row['metric']['name']}: {_metric(ours)} ({row['metric']['bound']:g})"
         run = f"{row['run']['wall_s']:.0f} s | {row['run']['peak_mb'] / 1000:.1f} GB"
-        within = "yes" if row["feasible"] else "no"
+        within = "yes" if row["feasible"] else "**no**"
+        says = "`BOUND NOT SHOWN`" if row["run"]["exit_code"] == UNPROVEN else ""
         lines.append(
             f"| {name} | {ratio(row['over_best'])} | {row['best']} | {ratio(row['over_float'])} | {metric} | {within} "
-            f"| {run} |"
+            f"| {says} | {run} |"
         )
     feasible, count = found["feasible"]
     lines += ["", f"Within the bound: {feasible} of {count}. Geometric means over them:", ""]
