@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,13 +44,13 @@ def test_no_effect_is_not_delivered_and_two_percent_is() -> None:
     assert found >= 0.9 * RUNS, found
 
 
-def of(name: str) -> honesty.Scenario:
-    return next(s for s in honesty.SCENARIOS if s.name == name)
+def of(name: str, budget_s: float) -> honesty.Scenario:
+    return replace(next(s for s in honesty.SCENARIOS if s.name == name), budget_s=budget_s)
 
 
 @pytest.mark.exhaustive
 def test_whole_runs_without_an_effect_deliver_float() -> None:
-    found = [honesty.simulate(of("no effect, bursts"), seed, budget_s=40.0) for seed in range(8)]
+    found = [honesty.simulate(of("no effect, bursts", 40.0), seed) for seed in range(8)]
     assert all(o.is_float for o in found), [o for o in found if not o.is_float]
     assert all(o.truth == 1.0 and o.covered for o in found)
     assert sum(o.largest > 1.0 for o in found) >= 4, (
@@ -61,13 +62,13 @@ def test_whole_runs_without_an_effect_deliver_float() -> None:
 
 @pytest.mark.exhaustive
 def test_whole_runs_find_two_percent_and_say_how_much() -> None:
-    found = [honesty.simulate(of("2 % effect, bursts"), seed, budget_s=120.0) for seed in range(24)]
+    found = [honesty.simulate(of("2 % effect, bursts", 120.0), seed) for seed in range(24)]
     told = [o for o in found if not o.is_float]
     assert len(told) >= 12, "in 60 s, fewer do: the search then leaves no time for a second look"
     assert all(o.low > 1.0 for o in told)
     assert all(1.0 < o.truth <= 1.0200001 for o in told), "the best of all placements is known"
     assert sum(o.covered for o in told) >= len(told) - 1
-    again = honesty.simulate(of("2 % effect, bursts"), 0, budget_s=120.0)
+    again = honesty.simulate(of("2 % effect, bursts", 120.0), 0)
     assert (again.value, again.low, again.truth) == (found[0].value, found[0].low, found[0].truth), (
         "same seed, same run"
     )
