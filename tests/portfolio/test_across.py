@@ -86,7 +86,7 @@ def across(
     **options: Any,
 ) -> AcrossResult:
     model = onnx.load(path)
-    feeds = tuple(dict(random_feed(model, seed)) for seed in range(4))
+    feeds = tuple(dict(random_feed(model, seed)) for seed in range(options.pop("count", 4)))
     config = TuneConfig(
         bound=options.pop("bound", Bound(min_sqnr_db=10.0)),
         budget_s=options.pop("budget_s", None),
@@ -150,7 +150,7 @@ def test_a_run_for_one_of_several_targets_stays_in_its_precision(
         assert found["target"]["facts"]["effect"] == "1.0"
 
 
-@pytest.mark.parametrize("own_db", [5.0, 40.0])
+@pytest.mark.parametrize("own_db", [5.0, 12.0, 40.0])
 @pytest.mark.exhaustive
 def test_a_target_is_tuned_for_in_the_precision_that_keeps_the_bound(
     own_db: float, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,14 +158,15 @@ def test_a_target_is_tuned_for_in_the_precision_that_keeps_the_bound(
     kind = rounding(own_db)
     monkeypatch.setattr(NullTarget, "own_precision", kind.own_precision, raising=False)
     specs = {"rough": null(1.0), "rough effect=0.9": null(1.0, effect=0.9), "slow": null(50.0)}
-    result = across(save(small_model()), tmp_path / "out", specs, Rig({"1.0": kind}), others={})
-    is_rough = own_db < 10.0
+    result = across(save(small_model()), tmp_path / "out", specs, Rig({"1.0": kind}), others={}, count=12)
+    is_rough = own_db < 15.0
     assert result.deployed == ("rough effect=0.9" if is_rough else "rough")
     assert (tmp_path / "out" / "rough").exists() is not is_rough
     assert (tmp_path / "out" / "rough-effect=0.9").exists() is is_rough
     why = result.columns["rough" if is_rough else "rough effect=0.9"].why
-    rough = "in the target's own precision, the given model has 5.0 dB there"
+    rough = f"in the target's own precision, the given model has {own_db:.1f} dB there"
     assert (rough if is_rough else "in the precision of rough") in why
+    assert ("dB too few to show the bound for new samples" in why) == (own_db == 12.0)
 
 
 def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) -> None:

@@ -100,9 +100,9 @@ class Comparison:
         """Nanoseconds of the given model on each target, in few blocks, or why it is not tuned for; decided once.
 
         Where a runtime computes float32 operators in fewer bits, it is there twice, and one of the two is tuned for.
-        Fewer bits are what users get, and usually faster. Where the given model does not keep the bound so, hardly
-        anything will, and what is in 8 bits beside float32 may be faster still: a file type detector with 4.6 dB in
-        bfloat16 took 1.76 ms so, and 1.53 ms in 8 bits beside float32, with 109.7 dB.
+        Fewer bits are what users get, and usually faster. Where the given model does not keep the bound so, or samples
+        do not show it for new ones, hardly anything will, and what is in 8 bits beside float32 may be faster still: a
+        file type detector with 4.6 dB in bfloat16 took 1.76 ms so, and 1.53 ms in 8 bits beside float32, with 109.7 dB.
         """
         return self.held.journal.once(SCREENED, self._screened)
 
@@ -124,9 +124,12 @@ class Comparison:
                 judged = self._judged(workers, {label: files[label]}, "verification")[GIVEN, label]
                 if isinstance(judged, str):
                     found[label] = judged
-                elif not judged.feasible:
+                elif not judged.feasible or judged.short_db:
+                    few = (
+                        f", {judged.short_db or 0.0:.1f} dB too few to show the bound for new samples" * judged.feasible
+                    )
                     lost = shown_sqnr(judged.sqnr_db)
-                    found[label] = f"in the target's own precision, the given model has {lost} there"
+                    found[label] = f"in the target's own precision, the given model has {lost} there{few}"
                 elif is_faster(readings.ratio((GIVEN, label), (GIVEN, twin))):
                     found[label] = f"the given model is faster on {twin}"
                 else:
@@ -222,6 +225,7 @@ class Comparison:
         bounds: dict[str, tuple[Bound, Task | None]] = {}
         config, verify = self.inputs.config, by == "verification"
         part = "selection" if verify and self.inputs.verification is None else by
+        stated = 0 if self.inputs.samples.kind == "random" else len(self.inputs.samples)
         for row in dict.fromkeys(row for rows in files.values() for row in rows):
             for label in (label for label, rows in files.items() if row in rows):
                 if row != GIVEN and not end.left:
@@ -233,6 +237,7 @@ class Comparison:
                     bounds[label] = bound_in_task(self._parts[part], reference, config, run, self.held.work)
                 bound, task = bounds[label]
                 judge = Judge(reference, self._parts[part], bound, self.inputs.metric, confidence, task=task)
+                judge = judge.stating(stated)
                 try:
                     judged = judge.judge(workers[label].run(files[label][row], self._feeds[part]), in_task=verify)
                 except TargetError as error:
