@@ -68,6 +68,10 @@ def test_where_the_target_itself_is_outside_the_bound_it_is_said(
     assert max(anchors_db(result).values()) < 9.0
     assert "at 8.0 dB against float32, below 20 dB with nothing in 8 bits (in halves" in result.notes[0]
     assert not any("samples say nothing" in note for note in result.notes)
+    assert result.best.statement is not None, "what new samples keep is told of the given model as of any other"
+    assert result.best.statement.limit_db == pytest.approx(8.0, abs=3.0)
+    assert result.best.statement.samples >= 9, "of the 12, the unseen ones where they were asked for"
+    assert result.best.bound_shown is None, "nothing is lost by staying with it"
 
 
 @pytest.mark.exhaustive

@@ -148,7 +148,7 @@ class Best:
     robustness: Robustness | None = None  # what variations of the samples lose; None for float, or where none were made
     # that a session of it takes at most; None where it was not measured, or the target cannot tell
     memory_bytes: int | None = None
-    # what the samples say about new ones; None for the given model, and for random samples
+    # what the samples say about new ones; None for random ones, and for the given model that is computed as it stands
     statement: Statement | None = None
     metric_statement: MetricStatement | None = None  # the same of the user's metric; None without one
     evaluation: Verdict | None = None  # what the user's own evaluation of whole models says of it; None without one

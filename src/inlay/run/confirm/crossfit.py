@@ -31,7 +31,7 @@ from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Outputs
 from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
-from inlay.quant.tolerance import samples_needed, state
+from inlay.quant.tolerance import Statement, samples_needed, state
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed
 from inlay.run.confirm.evidence import Evidence
@@ -189,6 +189,13 @@ class CrossFit:
             self._found[model.digest] = shown
         return shown
 
+    def of_given(self, model: Artifact, unseen_db: Sequence[float], until: Deadline) -> Statement | None:
+        """What the samples say of the given model where the target itself computes it in fewer bits; None elsewhere."""
+        if self._given.rounded is None:
+            return None
+        found = self.evidence(model, None, unseen_db, until, final=False)
+        return None if found is None else found.statement
+
     def _unseen_again(self, model: Artifact, until: Deadline) -> Judged | None:
         """What a metric compares on the unseen samples, computed again rather than kept for every contender."""
         session, unseen = self._session, self._session.inputs.verification
@@ -248,12 +255,12 @@ class CrossFit:
 
 def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> Confirmed:
     """The decision with what the samples say about new ones: nothing, where they are random."""
-    evaluation = session.evaluation
+    evaluation, others = session.evaluation, confirmed.on_others
+    delivered, until = Artifact(confirmed.file, confirmed.best.output_sha256), session.plan.before_writing
     if confirmed.best.origin == ORIGINAL:
         own = None if evaluation is None else evaluation.own
-        return replace(confirmed, best=replace(confirmed.best, evaluation=own))
-    delivered, until = Artifact(confirmed.file, confirmed.best.output_sha256), session.plan.before_writing
-    others = confirmed.on_others
+        said = crossfit.of_given(delivered, others.each_db, until)
+        return replace(confirmed, best=replace(confirmed.best, evaluation=own, statement=said))
     found = crossfit.evidence(delivered, confirmed.placement, others.each_db, until, final=True)
     found = crossfit.evaluated(found, delivered, confirmed.placement, confirmed.best.selection, until)
     if found is None:
