@@ -328,6 +328,28 @@ def test_what_is_noisier_than_usual_is_for_those_whose_samples_show_the_bound(
 
 
 @null
+def test_a_relation_that_few_models_suggest_lowers_nothing(model: Path) -> None:
+    """What is delivered of few samples, which show nothing, has no less than usual, whatever it guesses."""
+    asked: list[tuple[float, float]] = []
+    real = EvaluationJudge.verdict
+
+    def noted(judge: EvaluationJudge, *given: Any) -> Any:
+        found = real(judge, *given)
+        asked.append((given[2], min([DEFAULT_MIN_SQNR_DB, *judge.shown_db])))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EvaluationJudge, "verdict", noted)
+        tuned(model, lambda path: {"top1": [float(pairs_in(path) < 4)] + [1.0] * 9}, max_drop=0.05)
+        few = asked.copy()
+        asked.clear()
+        tuned(model, lambda path: {"top1": [1.0] * 400}, max_drop=0.05, out=model.parent / "many")
+    assert few
+    assert all(usual == DEFAULT_MIN_SQNR_DB for _, usual in few), "ten samples show nothing of any model"
+    assert all(usual <= sqnr_db for sqnr_db, usual in asked), "400 do, of each that is evaluated"
+
+
+@null
 @pytest.mark.parametrize(
     ("evaluate", "error", "why"),
     [

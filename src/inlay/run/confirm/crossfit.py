@@ -137,7 +137,9 @@ class CrossFit:
             found = Evidence(replace(self._session.inputs.config.bound, min_sqnr_db=None), state([]))
         sqnr_db = 0.0 if searched is None else searched.sqnr_db
         verdict = evaluation.verdict(model, model.digest if placement is None else placement.digest, sqnr_db, until)
-        usual_db = min(DEFAULT_MIN_SQNR_DB, self._session.inputs.config.steering_db)
+        usual_db = min(
+            [DEFAULT_MIN_SQNR_DB, *evaluation.shown_db]
+        )  # a relation that is guessed from a few lowers nothing
         return replace(found, evaluated=verdict, searched_db=sqnr_db, usual_db=usual_db)
 
     def evidence(

@@ -152,6 +152,8 @@ class EvaluationJudge:
     seed: int  # of the draws of intervals
     # models that were evaluated, by the names of score and model
     points: dict[tuple[str, str], Point] = field(default_factory=dict)
+    # SQNR in dB of models for which it shows the bound
+    shown_db: list[float] = field(default_factory=list)
     # seconds that evaluations of models besides the given one took in this session
     asked: list[float] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # on models that were evaluated before the search
@@ -254,7 +256,10 @@ class EvaluationJudge:
         for score in scores:
             error = 0.0 if score.statement is None else _error(score.name, self.of_given, known)
             self.points[score.name, name] = Point(sqnr_db, score.fall, error)
-        return Verdict(evaluator=self.evaluator.name, scores=scores, needs_db=self.needs_db())
+        found = Verdict(evaluator=self.evaluator.name, scores=scores, needs_db=self.needs_db())
+        if found.shows:
+            self.shown_db.append(sqnr_db)
+        return found
 
     @property
     def own(self) -> Verdict:
