@@ -174,10 +174,8 @@ class TableSearch:
         """Scores all weights of a type, so rounded, and nothing else: activations make more noise."""
         task, first = self.task, feeds[::2]
         some = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
-        score, nearest = (
-            score_by(self._judge(some), in_process(task.prepared, some)),
-            CalibrationChoice(self.choice.method),
-        )
+        score = score_by(self._judge(some), in_process(task.prepared, some))
+        nearest = CalibrationChoice(self.choice.method)
 
         def scored(asked: Iterable[tuple[QType, Rounding]]) -> Iterator[float | Failed]:
             return score(

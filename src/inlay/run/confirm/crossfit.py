@@ -137,9 +137,8 @@ class CrossFit:
             found = Evidence(replace(self._session.inputs.config.bound, min_sqnr_db=None), state([]))
         sqnr_db = 0.0 if searched is None else searched.sqnr_db
         verdict = evaluation.verdict(model, model.digest if placement is None else placement.digest, sqnr_db, until)
-        usual_db = min(
-            [DEFAULT_MIN_SQNR_DB, *evaluation.shown_db]
-        )  # a relation that is guessed from a few lowers nothing
+        # models for which the bound is shown lower what is usual; a relation that a few suggest does not
+        usual_db = min([DEFAULT_MIN_SQNR_DB, *evaluation.shown_db])
         return replace(found, evaluated=verdict, searched_db=sqnr_db, usual_db=usual_db)
 
     def evidence(
