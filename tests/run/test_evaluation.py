@@ -25,6 +25,8 @@ from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.bound import EvaluationBound
 from inlay.quant.evaluation import Evaluation, Score
 from inlay.report.page import accuracy_words
+from inlay.run.confirm.crossfit import CrossFit
+from inlay.run.confirm.evidence import Evidence
 from inlay.run.evaluation.evaluator import ModelEvaluator, evaluator_of
 from inlay.run.evaluation.judging import (
     EVALUATED_DB,
@@ -304,19 +306,25 @@ def test_few_samples_do_not_show_the_bound(model: Path) -> None:
     assert result.exit_code == 3
 
 
-@null
-@pytest.mark.parametrize(("count", "is_noisy"), [(400, True), (10, False)])
-def test_what_is_noisier_than_usual_is_for_those_whose_samples_show_the_bound(
-    tmp_path: Path, count: int, is_noisy: bool
-) -> None:
-    """The difference of two nearly equal values has less than 20 dB in 8 bits; the evaluation finds nothing lost."""
+def noisy_model(folder: Path) -> Path:
+    """The difference of two nearly equal values: it has less than 20 dB in 8 bits."""
     b, rng = Builder(), np.random.default_rng(0)
     x, w = b.input("x", (1, 3, 12, 12)), rng.normal(size=(8, 8, 3, 3)).astype(np.float32)
     x = b.conv("two", b.conv("one", x, 8, relu=True), 8, relu=True)
     other = (w + 0.02 * rng.normal(size=w.shape)).astype(np.float32)
     one, two = (b.node(f"c{i}", "Conv", [x, b.constant(f"w{i}", each)]) for i, each in enumerate((w, other)))
     b.output(b.node("difference", "Sub", [one, two]))
-    onnx.save(b.model(), path := tmp_path / "m.onnx")
+    onnx.save(b.model(), path := folder / "m.onnx")
+    return path
+
+
+@null
+@pytest.mark.parametrize(("count", "is_noisy"), [(400, True), (10, False)])
+def test_what_is_noisier_than_usual_is_for_those_whose_samples_show_the_bound(
+    tmp_path: Path, count: int, is_noisy: bool
+) -> None:
+    """The evaluation finds nothing lost."""
+    path = noisy_model(tmp_path)
     result, data = tuned(path, lambda path: {"top1": [1.0] * count}, max_drop=0.01, max_measurements=8)
     assert (data["best"]["sqnr_db"] < DEFAULT_MIN_SQNR_DB) == is_noisy
     journal = Journal(tmp_path / "out" / "run.sqlite", None)
@@ -328,25 +336,27 @@ def test_what_is_noisier_than_usual_is_for_those_whose_samples_show_the_bound(
 
 
 @null
-def test_a_relation_that_few_models_suggest_lowers_nothing(model: Path) -> None:
-    """What is delivered of few samples, which show nothing, has no less than usual, whatever it guesses."""
-    asked: list[tuple[float, float]] = []
-    real = EvaluationJudge.verdict
+def test_a_relation_that_few_models_suggest_lowers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search goes by it; but of ten samples, which show nothing, no less than usual is delivered."""
+    usual: list[float] = []
+    real = CrossFit.evaluated
 
-    def noted(judge: EvaluationJudge, *given: Any) -> Any:
-        found = real(judge, *given)
-        asked.append((given[2], min([DEFAULT_MIN_SQNR_DB, *judge.shown_db])))
+    def noted(fitted: CrossFit, *given: Any) -> Evidence | None:
+        found = real(fitted, *given)
+        usual.extend([] if found is None or found.evaluated is None else [found.usual_db])
         return found
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EvaluationJudge, "verdict", noted)
-        tuned(model, lambda path: {"top1": [float(pairs_in(path) < 4)] + [1.0] * 9}, max_drop=0.05)
-        few = asked.copy()
-        asked.clear()
-        tuned(model, lambda path: {"top1": [1.0] * 400}, max_drop=0.05, out=model.parent / "many")
-    assert few
-    assert all(usual == DEFAULT_MIN_SQNR_DB for _, usual in few), "ten samples show nothing of any model"
-    assert all(usual <= sqnr_db for sqnr_db, usual in asked), "400 do, of each that is evaluated"
+    monkeypatch.setattr(CrossFit, "evaluated", noted)
+    lost = lambda path: {"top1": [float(pairs_in(path) < 4)] + [1.0] * 9}  # noqa: E731
+    _, data = tuned(noisy_model(tmp_path), lost, max_drop=0.05, max_measurements=8)
+    journal = Journal(tmp_path / "out" / "run.sqlite", None)
+    asked = journal.fact(STEERING_DB)
+    journal.close()
+    assert asked is not None
+    assert asked < DEFAULT_MIN_SQNR_DB, "the relation suggests less"
+    assert usual
+    assert {*usual} == {DEFAULT_MIN_SQNR_DB}
+    assert data["best"]["sqnr_db"] >= DEFAULT_MIN_SQNR_DB
 
 
 @null

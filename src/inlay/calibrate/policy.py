@@ -98,7 +98,7 @@ ROUNDING_TIME = 0.5
 """Share of the time that is left, after which weights stay with the nearest integers; ranges need the rest."""
 ROUNDING_WORTH_DB = 1.0
 """Least that a model at its bound, or as a whole if that is quieter, would gain without any noise of the weights of a
-type: rounding takes away about half of it. It took 5 to 14 of 90 s where that is less, and gained 0.4 dB at most."""
+type: rounding takes away about half of it. It took 4 to 12 of 90 s where that is less, and gained 0.4 dB at most."""
 ROUNDING_GAINS_DB = 8.0
 """Most that weights of a type gain by it: they gained up to 6.4 dB. Of a type that is noisier, few can be used at all;
 all but the usual one, of which a part may be near the bound, are left alone then."""

@@ -147,17 +147,18 @@ class TableSearch:
             TimedOut: there was no time for the mean errors either.
         """
         until = self.until if math.isinf(self.until.at) else self.until.within(time_share * self.until.left)
-        kept, prepared = dict[tuple[str, QType], Steps](), self.task.prepared
+        prepared, kept = self.task.prepared, dict[tuple[str, QType], Steps]()
         in_time, is_loud = False, True
         try:
             scored = self._scored_weights(FeedsUntil(self.feeds, until))
             types = weight_types(prepared)
             scores = zip(types, scored((t, NEAREST) for t in types), strict=True)
             alone = {t: db for t, db in scores if self._matters(t, db)}
-            is_loud = prepared.rules.weight in alone
-            in_time = self._round_types(alone, scored, seconds, until, kept)
         except TimedOut:
-            pass  # what is rounded stands
+            pass  # nothing is known of any type
+        else:
+            is_loud = prepared.rules.weight in alone
+            kept, in_time = self._round_types(alone, scored, seconds, until)
         search = replace(self, choice=self.choice.rounding_by(Rounding(kept))) if kept else self
         if not is_loud:
             return search, in_time
@@ -202,27 +203,29 @@ class TableSearch:
         scored: _ScoredWeights,
         seconds: float,
         until: Deadline,
-        kept: dict[tuple[str, QType], Steps],
-    ) -> bool:
-        """Add to ``kept`` the steps of the types of weights that gain by them; whether there was time for all types.
+    ) -> tuple[dict[tuple[str, QType], Steps], bool]:
+        """The steps of the types of weights that gain by them, and whether there was time for all types.
 
         Args:
             alone: the types, and their SQNR in dB with the nearest integers.
         """
-        task = self.task
+        task, kept = self.task, dict[tuple[str, QType], Steps]()
         finding = until if math.isinf(until.at) else until.within(policy.FINDING_SHARE * until.left)
         feeds = FeedsUntil(self.feeds, until)
-        second = feeds[1::2] or feeds
-        found = round_weights(task.prepared, self._table(), second, task.observed.positions, seconds, finding, [*alone])
-        parts = {t: only(found.rounding, t) for t in alone if any(key[1] is t for key in found.rounding.steps)}
-        scores = scored(parts.items())
-        for qtype, part in parts.items():
-            if not until.left:
-                return False
-            old_db, new_db = alone[qtype], next(scores)
-            if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
-                kept.update(part.steps)
-        return found.in_time
+        try:
+            second, positions = feeds[1::2] or feeds, task.observed.positions
+            found = round_weights(task.prepared, self._table(), second, positions, seconds, finding, [*alone])
+            parts = {t: only(found.rounding, t) for t in alone if any(key[1] is t for key in found.rounding.steps)}
+            scores = scored(parts.items())
+            for qtype, part in parts.items():
+                if not until.left:
+                    return kept, False
+                old_db, new_db = alone[qtype], next(scores)
+                if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
+                    kept.update(part.steps)
+        except TimedOut:
+            return kept, False
+        return kept, found.in_time
 
     def _judge(self, feeds: Sequence[Feed]) -> Judge:
         """Compares with the float model on ``feeds``. Raises CompileFailed, RunFailed."""

@@ -125,11 +125,10 @@ class Comparison:
                 if isinstance(judged, str):
                     found[label] = judged
                 elif not judged.feasible or judged.short_db:
-                    few = (
-                        f", {judged.short_db or 0.0:.1f} dB too few to show the bound for new samples" * judged.feasible
-                    )
-                    lost = shown_sqnr(judged.sqnr_db)
-                    found[label] = f"in the target's own precision, the given model has {lost} there{few}"
+                    why = f"in the target's own precision, the given model has {shown_sqnr(judged.sqnr_db)} there"
+                    if judged.feasible:
+                        why += f", {judged.short_db:.1f} dB too few to show the bound for new samples"
+                    found[label] = why
                 elif is_faster(readings.ratio((GIVEN, label), (GIVEN, twin))):
                     found[label] = f"the given model is faster on {twin}"
                 else:
@@ -225,7 +224,6 @@ class Comparison:
         bounds: dict[str, tuple[Bound, Task | None]] = {}
         config, verify = self.inputs.config, by == "verification"
         part = "selection" if verify and self.inputs.verification is None else by
-        stated = 0 if self.inputs.samples.kind == "random" else len(self.inputs.samples)
         for row in dict.fromkeys(row for rows in files.values() for row in rows):
             for label in (label for label, rows in files.items() if row in rows):
                 if row != GIVEN and not end.left:
@@ -237,7 +235,7 @@ class Comparison:
                     bounds[label] = bound_in_task(self._parts[part], reference, config, run, self.held.work)
                 bound, task = bounds[label]
                 judge = Judge(reference, self._parts[part], bound, self.inputs.metric, confidence, task=task)
-                judge = judge.stating(stated)
+                judge = judge.stating(self.inputs.stated)
                 try:
                     judged = judge.judge(workers[label].run(files[label][row], self._feeds[part]), in_task=verify)
                 except TargetError as error:

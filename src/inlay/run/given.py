@@ -154,10 +154,9 @@ def run_given(session: Session) -> Given:
         bound, task = bound_in_task(inputs.judging, reference, inputs.config, by, session.work)
         if task is not None and inputs.parts.verified:  # else what nothing has seen tells
             task = task.bound(binds=task.binds and (task.finds_rows or bool(bound.in_task)))
-        stated = 0 if inputs.samples.kind == "random" else session.plan.samples(len(inputs.samples))
         judge = Judge(reference, inputs.judging, bound, inputs.metric, confidence, apart, task=task)
         judge.refuse_idle_bound()
-        return judge.asked_twice().stating(stated)
+        return judge.asked_twice().stating(session.plan.samples(inputs.stated))
 
     if exact is None:
         given = Given(file, feeds, compared, run)

@@ -145,6 +145,11 @@ class RunInputs:
         return self.parts.verification if self.parts.verified else None
 
     @property
+    def stated(self) -> int:
+        """How many samples a statement on new ones rests on at most; 0 where there is none, as of random ones."""
+        return 0 if self.samples.kind == "random" else len(self.samples)
+
+    @property
     def judging(self) -> Samples:
         """The samples that candidates are judged on: those for the selection, and behind them some of the calibration.
 
