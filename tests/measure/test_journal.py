@@ -191,6 +191,15 @@ def test_a_block_that_nothing_measures_is_damage(value: str, tmp_path: Path) -> 
                 ask()
 
 
+def test_a_run_of_before_is_read(tmp_path: Path) -> None:
+    """Its accuracies say how many samples would show the bound, which nothing asks for any more."""
+    path = tmp_path / "run.sqlite"
+    fill(path)
+    foreign(path, "UPDATE trials SET outcome = replace(outcome, '\"short_db\": 0.0', '\"would_show\": 18')")
+    with journal(path) as j:
+        assert [r.outcome for r in j.trials()] == [*OUTCOMES]
+
+
 @pytest.mark.parametrize("value", ["not JSON", "[1", '"text"', "[" * 5000])
 def test_a_damaged_record_is_one_line(value: str, tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
