@@ -1,6 +1,7 @@
 """Operators whose tensors may have their axes in any order: a table of what changes of each with the order.
 
-The order of a node's axes is given as ``order``: axis ``i`` of its tensors will be what axis ``order[i]`` was.
+The order of a node's axes is given as ``order``: axis ``i`` of its tensors will be what axis ``order[i]`` was, or a new
+one of size 1 where that is None.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from inlay.model.passes.steps import FUNCTIONS, add_constant, axes_of, constant_of, is_standard
 
 Order = tuple[int, ...]  # A permutation of axes
+Widened = Sequence[int | None]  # The same, with new axes of size 1 between them
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,23 +73,27 @@ def carried(node: ir.Node) -> tuple[list[int], list[ir.Value]] | None:
     return (found, outputs) if found and rank > 1 else None
 
 
-def reordered(node: ir.Node, order: Order) -> Reordered | None:
+def reordered(node: ir.Node, order: Widened) -> Reordered | None:
     """What changes of a node of this table; None where it cannot be computed in this order."""
     if not _operands_fit(node, order):
         return None
     return _ROWS[node.op_type](node, order)
 
 
-def reorder_operands(node: ir.Node, graph: ir.Graph, order: Order) -> None:
+def reorder_operands(node: ir.Node, graph: ir.Graph, order: Widened) -> None:
     """Put the operands that are broadcast, and constant ones, in the order of the others."""
-    rank = len(order)
+    kept, new = [a for a in order if a is not None], tuple(i for i, axis in enumerate(order) if axis is None)
+    rank = len(kept)
     for slot, value in enumerate(node.inputs if node.op_type in _ALL_INPUTS else ()):
         own, numbers = rank_of(value), constant_of(value)
         if value is None or own is None or (numbers is not None and numbers.size == 1):
             continue
         if numbers is not None:
-            moved = numbers.reshape([1] * (rank - own) + list(numbers.shape)).transpose(order)
-            node.replace_input_with(slot, add_constant(graph, f"{node.name}_{slot}", np.ascontiguousarray(moved)))
+            moved = numbers.reshape([1] * (rank - own) + list(numbers.shape)).transpose(
+                [a for a in order if a is not None]
+            )
+            moved = np.ascontiguousarray(np.expand_dims(moved, new))
+            node.replace_input_with(slot, add_constant(graph, f"{node.name}_{slot}", moved))
         elif 0 < own < rank and (axes := _gaps(own, order)):
             given = add_constant(graph, f"{node.name}_{slot}_axes", np.array(axes, np.int64))
             sizes = list(value.shape or ())
@@ -112,58 +118,64 @@ def works_along_other_than_last(node: ir.Node, order: Order) -> bool:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _at(order: Order, axis: int) -> int:
+def _rank(order: Widened) -> int:
+    """Of the tensors as they are."""
+    return sum(axis is not None for axis in order)
+
+
+def _at(order: Widened, axis: int) -> int:
     """Where an axis will be."""
-    return order.index(axis % len(order))
+    return order.index(axis % _rank(order))
 
 
-def _operands_fit(node: ir.Node, order: Order) -> bool:
+def _operands_fit(node: ir.Node, order: Widened) -> bool:
     """Whether the operands of lower rank can be broadcast in this order with no more than axes of size 1."""
     if node.op_type not in _ALL_INPUTS:
         return True
     computed = [v for v in node.inputs if v is not None and constant_of(v) is None]
-    return all(_gaps(len(v.shape or ()), order) is not None for v in computed if len(v.shape or ()) < len(order))
+    return all(_gaps(len(v.shape or ()), order) is not None for v in computed if len(v.shape or ()) < _rank(order))
 
 
-def _gaps(own: int, order: Order) -> list[int] | None:
+def _gaps(own: int, order: Widened) -> list[int] | None:
     """Where a tensor of ``own`` axes, the last ones, gets axes of size 1; None where its axes would change places."""
-    places = [order.index(axis) for axis in range(len(order) - own, len(order))]
+    places = [order.index(axis) for axis in range(_rank(order) - own, _rank(order))]
     if places != sorted(places):
         return None
     first = places[0] if places else 0
     return [i - first for i in range(first, len(order)) if places and i not in places]
 
 
-def _unchanged(_: ir.Node, __: Order) -> Reordered:
+def _unchanged(_: ir.Node, __: Widened) -> Reordered:
     return Reordered()
 
 
-def _axis(default: int | None) -> Callable[[ir.Node, Order], Reordered | None]:
+def _axis(default: int | None) -> Callable[[ir.Node, Widened], Reordered | None]:
     """An attribute says along which axis; where that goes, the others must not change places."""
 
-    def row(node: ir.Node, order: Order) -> Reordered | None:
+    def row(node: ir.Node, order: Widened) -> Reordered | None:
         axis = node.attributes.get_int("axis", default)
-        if axis is None or (rank_of(node.outputs[0]) != len(order) and not _rest_stays(order, [axis])):
+        if axis is None or (rank_of(node.outputs[0]) != _rank(order) and not _rest_stays(order, [axis])):
             return None
         return Reordered({"axis": ir.AttrInt64("axis", _at(order, axis))})
 
     return row
 
 
-def _gather(node: ir.Node, order: Order) -> Reordered | None:
-    return _axis(0)(node, order) if (rank_of(node.inputs[1]) or 0) + len(order) <= len(order) + 1 else None
+def _gather(node: ir.Node, order: Widened) -> Reordered | None:
+    return _axis(0)(node, order) if (rank_of(node.inputs[1]) or 0) <= 1 else None
 
 
-def _rest_stays(order: Order, axes: Sequence[int]) -> bool:
-    gone = {a % len(order) for a in axes}
-    rest = [a for a in order if a not in gone]
-    return rest == sorted(rest)
+def _rest_stays(order: Widened, axes: Sequence[int]) -> bool:
+    """Whether a tensor without ``axes`` is the same in this order."""
+    gone = {a % _rank(order) for a in axes}
+    rest = [a for a in order if a is not None and a not in gone]
+    return None not in order and rest == sorted(rest)
 
 
-def _axes(node: ir.Node, order: Order) -> Reordered | None:
+def _axes(node: ir.Node, order: Widened) -> Reordered | None:
     """Axes by attribute or by a constant, that are kept with size 1 or go."""
     axes = axes_of(node)
-    if not axes or (rank_of(node.outputs[0]) != len(order) and not _rest_stays(order, axes)):
+    if not axes or (rank_of(node.outputs[0]) != _rank(order) and not _rest_stays(order, axes)):
         return None
     moved = sorted(_at(order, a) for a in axes)
     if "axes" in node.attributes:
@@ -171,12 +183,12 @@ def _axes(node: ir.Node, order: Order) -> Reordered | None:
     return Reordered(constants={1: np.array(moved, np.int64)})
 
 
-def _along_input(node: ir.Node, order: Order) -> Reordered | None:
+def _along_input(node: ir.Node, order: Widened) -> Reordered | None:
     axis = constant_of(node.inputs[1])
     return None if axis is None else Reordered(constants={1: np.array(_at(order, int(axis.ravel()[0])), axis.dtype)})
 
 
-def _slice(node: ir.Node, order: Order) -> Reordered | None:
+def _slice(node: ir.Node, order: Widened) -> Reordered | None:
     if len(node.inputs) < 3:
         return None
     axes = _axes_given(node, 3)
@@ -189,15 +201,16 @@ def _slice(node: ir.Node, order: Order) -> Reordered | None:
     return Reordered(constants={3: np.array([_at(order, a) for a in axes], np.int64)})
 
 
-def _pad(node: ir.Node, order: Order) -> Reordered | None:
+def _pad(node: ir.Node, order: Widened) -> Reordered | None:
     if len(node.inputs) < 2:
         return None
     axes = _axes_given(node, 3)
     if axes is not None:
         return Reordered(constants={3: np.array([_at(order, a) for a in axes], np.int64)})
-    if len(node.inputs) > 3 and node.inputs[3] is not None:
+    places = [a for a in order if a is not None]
+    if (len(node.inputs) > 3 and node.inputs[3] is not None) or len(places) < len(order):
         return None
-    return Reordered(taken={1: [*order, *(a + len(order) for a in order)]})
+    return Reordered(taken={1: [*places, *(a + len(places) for a in places)]})
 
 
 def _axes_given(node: ir.Node, slot: int) -> list[int] | None:
@@ -205,15 +218,17 @@ def _axes_given(node: ir.Node, slot: int) -> list[int] | None:
     return None if numbers is None else [int(a) for a in numbers.ravel()]
 
 
-def _per_axis(node: ir.Node, order: Order) -> Reordered | None:
+def _per_axis(node: ir.Node, order: Widened) -> Reordered | None:
     """The second input has a number for each axis."""
     shape = None if len(node.inputs) < 2 or node.inputs[1] is None else node.inputs[1].shape
-    return Reordered(taken={1: order}) if shape is not None and list(shape) == [len(order)] else None
+    places = [a for a in order if a is not None]
+    return Reordered(taken={1: places}) if shape is not None and list(shape) == [len(order)] else None
 
 
-def _resize(node: ir.Node, order: Order) -> Reordered | None:
+def _resize(node: ir.Node, order: Widened) -> Reordered | None:
     """Kernels know images of channels first and last only; first is what all of them know."""
-    if order != (0, len(order) - 1, *range(1, len(order) - 1)):
+    places = [a for a in order if a is not None]
+    if [*order] != [0, len(order) - 1, *range(1, len(order) - 1)]:
         return None
     if "axes" in node.attributes:
         moved = [_at(order, a) for a in node.attributes.get_ints("axes", ())]
@@ -223,12 +238,12 @@ def _resize(node: ir.Node, order: Order) -> Reordered | None:
         value = node.inputs[slot]
         count = None if value is None or value.shape is None else value.shape[0]
         if value is not None and count != 0:
-            taken[slot] = order if slot > 1 else [*order, *(a + len(order) for a in order)]
+            taken[slot] = places if slot > 1 else [*places, *(a + len(places) for a in places)]
     return Reordered(taken=taken)
 
 
-def _normalization(node: ir.Node, order: Order) -> Reordered | None:
-    first = node.attributes.get_int("axis", -1) % len(order)
+def _normalization(node: ir.Node, order: Widened) -> Reordered | None:
+    first = node.attributes.get_int("axis", -1) % _rank(order)
     return Reordered() if list(order[first:]) == list(range(first, len(order))) else None
 
 
@@ -249,7 +264,7 @@ _ALL_INPUTS = _BROADCAST | {"Concat"}
 """Operators of whose inputs each is broadcast, or joined; others compute on the first, and the rest says how."""
 _ALONG_ATTRIBUTE = frozenset({"Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin"})
 
-_ROWS: Mapping[str, Callable[[ir.Node, Order], Reordered | None]] = {
+_ROWS: Mapping[str, Callable[[ir.Node, Widened], Reordered | None]] = {
     **dict.fromkeys(_BROADCAST | _UNARY | FUNCTIONS, _unchanged),
     **dict.fromkeys(_REDUCTIONS | {"Squeeze"}, _axes),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _axis(-1)),

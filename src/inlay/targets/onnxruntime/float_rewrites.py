@@ -21,6 +21,7 @@ from inlay.targets.onnxruntime.passes.respelled import (
     spell_out_lrn,
     spell_out_prelu,
 )
+from inlay.targets.onnxruntime.passes.sequences import widen_sequences
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.fused_operators import NORMALIZATION_OPSET, take_fused_apart
 from inlay.targets.passes.gathered import LAYER_NORMALIZATION_OPSET, gather_hardsigmoid, gather_layer_normalization
@@ -117,6 +118,13 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         fold_focus,
         "slices and a Concat move the whole image twice before the first Conv",
         "yolox_nano",
+    ),
+    FloatRewrite(
+        "compute sequences as images of one row",
+        widen_sequences,
+        "convolutions over images keep their values in blocks of channels; over sequences they copy each window",
+        "AMX: 32 to 32 channels, 11 taps 0.57 of the time, 256 to 256, 7 taps 0.88, depthwise 31 taps 0.2; a voice of "
+        "63 MB (VITS) 0.83; in 8 bits as fast as over sequences",
     ),
     FloatRewrite(
         "compute few outputs in blocks",
