@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inlay.search.base import Chain, Dialogue, Scripted, Strategy
-from inlay.search.baselines import CONV_MATMUL, FULL_INT8, Anchors, anchor_placements
+from inlay.search.baselines import CONV_MATMUL, FLOAT, FULL_INT8, Anchors, anchor_placements
 from inlay.search.refine import Refine
 from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.target import capabilities_for
@@ -100,19 +100,25 @@ def test_where_products_hold_the_weights_they_come_before_everything(tmp_path: P
     assert asked[:3] == ["float", "conv-matmul", "full-int8"]
 
 
-def test_where_there_is_time_for_one_it_is_none_that_an_evaluation_refused() -> None:
+@pytest.mark.parametrize(
+    ("outside", "rewritten", "first"),
+    [(None, False, FULL_INT8), (None, True, FULL_INT8), (FULL_INT8, False, CONV_MATMUL), (FULL_INT8, True, FLOAT)],
+)
+def test_where_there_is_time_for_one_it_is_none_that_an_evaluation_refused(
+    outside: str | None, rewritten: bool, first: str
+) -> None:
     prepared = space().prepared
     usual = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
-    for outside, first in ((None, FULL_INT8), (FULL_INT8, CONV_MATMUL)):
-        refused = [] if outside is None else [usual[outside]]
-        space_of = prepared.graph, prepared.units, prepared.rules
-        strategy = Anchors(*space_of, hurries=lambda: True, outside=refused.__contains__)
-        asked: list[str] = []
-        while (proposal := strategy.ask()) is not None:
-            asked.append(proposal.origin)
-            strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
-        assert asked[0] == first
-        assert asked.index("float") > asked.index(CONV_MATMUL), "float comes behind all that may gain more"
+    refused = [] if outside is None else [usual[outside]]
+    space_of = prepared.graph, prepared.units, prepared.rules
+    strategy = Anchors(*space_of, hurries=lambda: True, outside=refused.__contains__, rewritten=rewritten)
+    asked: list[str] = []
+    while (proposal := strategy.ask()) is not None:
+        asked.append(proposal.origin)
+        strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
+    assert asked[0] == first
+    if first != FLOAT:
+        assert asked.index(FLOAT) > asked.index(CONV_MATMUL), "float comes behind all that may gain more"
 
 
 def test_what_is_expected_to_be_fast_comes_first_behind_float() -> None:

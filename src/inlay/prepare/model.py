@@ -79,6 +79,12 @@ class PreparedModel:
         return tuple(u for u in self.units if u.selectable)
 
     @property
+    def is_rewritten(self) -> bool:
+        """Whether float rewrites of the target changed the model: it may be faster than the given one without Q/DQ."""
+        names = {rewrite.name for rewrite in self.request.target.float_rewrites}
+        return any(report.edits and report.name in names for report in self.normalized.reports)
+
+    @property
     def selectable_rewrites(self) -> frozenset[PortRewrite]:
         """What a placement may select: at the weight of each unit that a selectable rewrite applies to.
 

@@ -78,7 +78,8 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
         return session.evaluation is not None and session.evaluation.known(placement.digest) is False
 
     spare, hurries = budget.spare, budget.hurries
-    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given, spare, hurries, outside=outside)
+    space, rewritten = (prepared.graph, prepared.units, prepared.rules), prepared.is_rewritten
+    anchors = Anchors(*space, given, spare, hurries, outside=outside, rewritten=rewritten)
     asked = _Asked(session, model, evaluator, feed, budget.time)
     surrogate = asked.surrogate(anchors, budget)
     guided = Guided(surrogate, np.random.default_rng([config.seed, _DRAWS_STREAM]))

@@ -35,8 +35,9 @@ class Anchors(Scripted):
     are slower than the fastest model so far, so are smaller ones, whose kernels multiply by more scales.
 
     Where there may be time for one anchor only (``hurries``), that is not float, which comes last then: in transformers
-    what is quantized at run time, which needs no ranges and keeps most bounds; elsewhere the first of the others that
-    is not known to be ``outside`` the bound.
+    what is quantized at run time, which needs no ranges and keeps most bounds; elsewhere the first of the others
+    that is not known to be ``outside`` the bound. Where one is, so are the rest in all likelihood: what rewrites for
+    the target made of float (``rewritten``) is then the surest.
     """
 
     def __init__(
@@ -49,13 +50,14 @@ class Anchors(Scripted):
         hurries: Callable[[], bool] = lambda: False,
         *,
         outside: Callable[[Placement], bool] = lambda _: False,
+        rewritten: bool = False,
     ) -> None:
         super().__init__("anchors", self._propose)
         self.trials: dict[str, Trial] = {}  # of the anchors so far, by name
         late = not _few_rows(graph, units)
         weights = {form.name: form.weight for form in rules.forms if form.spare and late}
         self._late = {name: (weight.element, weight.block or math.inf) for name, weight in weights.items()}
-        self._spare, self._hurries, self._outside = spare, hurries, outside
+        self._spare, self._hurries, self._outside, self._rewritten = spare, hurries, outside, rewritten
         self._products = _mostly_products(graph, units)
         self._placements = anchor_placements(graph, units, rules, imported)
         if self._products:
@@ -89,7 +91,7 @@ class Anchors(Scripted):
         if self._products:
             low.sort(key=lambda each: not any(qtype.dynamic for _, qtype in each[1]))
         low.sort(key=lambda each: self._outside(each[1]))
-        return low[0][0] if low else FLOAT
+        return FLOAT if not low or (self._rewritten and self._outside(low[-1][1])) else low[0][0]
 
     def upcoming(self, count: int) -> Sequence[Placement]:
         """Those that were not asked for yet, without the ones that come last: whether these come is not known."""
