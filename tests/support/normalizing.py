@@ -16,6 +16,7 @@ from inlay.model.pieces import run_model
 from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore
 from inlay.targets.base import Feed
+from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
 from inlay.testing import random_feed, run_reference, sqnr
 from tests.support.runtime import check_and_load
 
@@ -58,7 +59,9 @@ class Rewritten:
 def rewrite(model: onnx.ModelProto, folder: Path, step: Pass | None, feed: Feed | None = None) -> Rewritten:
     """``model`` normalized without a gate, for a target that asks for ``step`` alone, or for no rewrite at all."""
     given, store, feed = ir.from_proto(model), WeightStore(folder), random_feed(model) if feed is None else feed
-    rewrites = [] if step is None else [FloatRewrite(step.__name__, step, "", "")]
+    known = {r.apply: r for r in FLOAT_REWRITES}
+    early = step in known and known[step].early
+    rewrites = [] if step is None else [FloatRewrite(step.__name__, step, "", "", early=early)]
     done = normalize(given, ConstantEvaluator(folder), None, rewrites=rewrites)
     return Rewritten(done.model, run_model(given, store, feed), run_model(done.model, store, feed))
 

@@ -66,6 +66,7 @@ class FloatRewrite:
     source: str  # where that is known from, and the figures
     observes: bool = False  # what it writes depends on values of the sample
     opset: int = 0  # to which it raises older models; 0 where it does not
+    early: bool = False  # whether it looks for what exporters write: before Transposes are moved out of that
 
 
 WIDENED = FloatRewrite(
@@ -111,9 +112,10 @@ def passes(
         values: of inputs that are fixed, by name.
     """
     observe = None if run is None else partial(_observed, run)
-    of_target: list[tuple[str, Pass]] = [
-        (r.name, partial(r.apply, observe=observe) if r.observes else r.apply) for r in rewrites
-    ]
+    early, late = (
+        [(r.name, partial(r.apply, observe=observe) if r.observes else r.apply) for r in rewrites if r.early is first]
+        for first in (True, False)
+    )
     compute: tuple[str, Pass] = ("compute constants", partial(fold_constants, evaluate=evaluate))
     fold: tuple[str, Pass] = ("fold scales and shifts of channels", fold_affine)
     return (
@@ -135,12 +137,13 @@ def passes(
         compute,
         ("turn sequences into Split and Concat", fold_sequences),
         ("turn Sum into Add", split_sums),
+        *early,
         ("move Transposes", settle_layouts),
         ("write out automatic pads", write_out_pads),
         ("fold Pad into what reads it", fold_pad_nodes),
         ("fold the factors of Gemm", fold_gemm_factors),
         fold,
-        *([*of_target, compute, fold] if of_target else []),
+        *([*late, compute, fold] if rewrites else []),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
         ("say in which body operators are", tag_new),

@@ -41,6 +41,7 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         widen_halves,
         "most CPU kernels have no half precision, and Q/DQ on halves is not fused",
         "four Convs in float16: from no gain to 1.41x",
+        early=True,
     ),
     FloatRewrite(
         "take fused operators apart",
@@ -48,6 +49,17 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         "the weights inside them are no operator's that has a precision; what the runtime fuses, it fuses again",
         "a transformer of 4 layers as the runtime's optimizer writes it",
         opset=NORMALIZATION_OPSET,
+        early=True,
+    ),
+    FloatRewrite(
+        "gather attention",
+        gather_attention,
+        "its kernel transposes nothing; masked positions are kept from denormals",
+        "12 heads of 64 over 128 rows: 1.33x, with half of the positions masked 1.47x; one row behind a cache of 48, 9 "
+        "heads that share 3: 0.05 in place of 0.22 ms (SmolLM2-135M)",
+        observes=True,
+        opset=ATTENTION_OPSET,
+        early=True,
     ),
     FloatRewrite("spell LRN out", spell_out_lrn, "the LRN kernel is slow", "a tenth of the time"),
     FloatRewrite(
@@ -92,14 +104,6 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         spell_out_hardswish,
         "the runtime does the same to it, and its parts have integer kernels",
         "functions that ONNX Runtime 1.31 inlines",
-    ),
-    FloatRewrite(
-        "gather attention",
-        gather_attention,
-        "its kernel transposes nothing; masked positions are kept from denormals",
-        "12 heads of 64 over 128 rows: 1.33x, with half of the positions masked 1.47x",
-        observes=True,
-        opset=ATTENTION_OPSET,
     ),
     FloatRewrite(
         "gather MatMul and Add into Gemm",

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from inlay.model.onnx_library import infer_shapes
-from inlay.model.passes.steps import constant_of, ints, is_standard, sole_use
+from inlay.model.passes.steps import axes_of, constant_of, ints, is_standard, sole_use
+from inlay.targets.onnxruntime.passes.rotary import Rotation, rotated
 
 MASKING = -1e4  # what exporters add or put where nothing may be read: this or less
 _SWAPPED = [0, 2, 1, 3]
@@ -19,7 +20,8 @@ class Heads(NamedTuple):
     """Rows of all heads, shape (batch, rows, heads * size), and by which constant they are multiplied later.
 
     With a cache, ``past`` is what stands before them, as heads, and ``present`` the two together. ``low`` and ``high``
-    are what rows are clipped to, as by Q/DQ pairs that were taken out.
+    are what rows are clipped to, as by Q/DQ pairs that were taken out. ``readers`` is how many heads of queries read
+    each head (grouped queries), and ``rotation`` what positions rotate them by.
     """
 
     rows: ir.Value
@@ -30,6 +32,13 @@ class Heads(NamedTuple):
     present: ir.Value | None = None
     low: float = -math.inf
     high: float = math.inf
+    readers: int = 1
+    rotation: Rotation | None = None
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether anything can be clipped."""
+        return self.low > -math.inf or self.high < math.inf
 
 
 class Masking(NamedTuple):
@@ -72,11 +81,13 @@ def _block(softmax: ir.Node) -> Block | None:
     if not is_standard(after[0], "MatMul") or after[1] != 0 or transposed is None or not _swaps(transposed[0]):
         return None
     node, factor, masks = products
-    query, value = _heads(node.inputs[0], _SWAPPED), _cached_heads(after[0].inputs[1])
+    query, value = _rotated_heads(node.inputs[0]), _repeated_heads(after[0].inputs[1])
     key = _heads(node.inputs[1], [0, 2, 3, 1]) or _transposed_heads(node.inputs[1])
-    if query is None or key is None or value is None or value.factor != 1.0:
+    if query is None or key is None or value is None or value.factor != 1.0 or value.rotation is not None:
         return None
-    if not query.heads == key.heads == value.heads or query.size != key.size:
+    if query.heads != key.heads * key.readers or query.size != key.size:
+        return None
+    if (key.heads, key.readers) != (value.heads, value.readers):
         return None
     if (key.past is None) != (value.past is None):
         return None
@@ -84,7 +95,7 @@ def _block(softmax: ir.Node) -> Block | None:
         return None
     output = transposed[0].outputs[0]
     use = sole_use(output)
-    is_merged = use is not None and _merges(use[0], query.rows.shape, value.heads * value.size)
+    is_merged = use is not None and _merges(use[0], query.rows.shape, query.heads * value.size)
     if use is not None and is_merged:
         output = use[0].outputs[0]
     factor *= query.factor * key.factor
@@ -222,22 +233,61 @@ def _transposed_heads(value: ir.Value | None) -> Heads | None:
     node = None if outer.value is None else outer.value.producer()
     if node is None or not is_standard(node, "Transpose") or ints(node, "perm", ()) != [0, 1, 3, 2]:
         return None
-    heads = _cached_heads(node.inputs[0])
+    heads = _repeated_heads(node.inputs[0])
     clipped = outer.low > -math.inf or outer.high < math.inf
-    if heads is None or (clipped and (heads.factor != 1.0 or heads.past is not None)):
+    if heads is None or (clipped and (heads.factor != 1.0 or heads.past is not None or heads.rotation is not None)):
         return None
     low, high = (min(max(end, outer.low), outer.high) for end in (heads.low, heads.high))
     return heads._replace(factor=heads.factor * outer.factor, low=low, high=high)
 
 
+def _repeated_heads(value: ir.Value | None) -> Heads | None:
+    """As :func:`_cached_heads`, where each head may be repeated for the queries that share it."""
+    reshape = None if value is None else value.producer()
+    expand = _maker_of(reshape, "Reshape")
+    unsqueeze = _maker_of(expand, "Expand")
+    if reshape is None or expand is None or unsqueeze is None or not is_standard(unsqueeze, "Unsqueeze"):
+        return _cached_heads(value)
+    heads, wide, joined = _cached_heads(unsqueeze.inputs[0]), expand.outputs[0].shape, reshape.outputs[0].shape
+    if heads is None or wide is None or joined is None or len(wide) != 5 or len(joined) != 4:
+        return None
+    times, one, sizes = wide[2], unsqueeze.outputs[0].shape, (heads.heads, heads.size)
+    if axes_of(unsqueeze) != [2] or not isinstance(times, int) or one is None or not _is_same(one[0], wide[0]):
+        return None
+    if isinstance(one[3], int) and isinstance(wide[3], int) and one[3] != wide[3]:
+        return None
+    if (wide[1], wide[4]) != sizes or (joined[1], joined[3]) != (times * heads.heads, heads.size):
+        return None
+    return heads._replace(readers=times) if _is_same(wide[0], joined[0]) else None
+
+
+def _maker_of(node: ir.Node | None, op_type: str) -> ir.Node | None:
+    """What makes the data of ``node``, where that is of the given type."""
+    if node is None or not is_standard(node, op_type) or node.inputs[0] is None:
+        return None
+    return node.inputs[0].producer()
+
+
+def _rotated_heads(value: ir.Value | None) -> Heads | None:
+    """As :func:`_heads`, where positions may rotate them, before or behind factors."""
+    outer = _unscaled(value)
+    found = rotated(outer.value)
+    if found is None:
+        return _heads(value, _SWAPPED)
+    heads = _heads(found[0], _SWAPPED)
+    if heads is None or heads.is_clipped or outer.low > -math.inf or outer.high < math.inf:
+        return None
+    return heads._replace(factor=heads.factor * outer.factor, rotation=found[1])
+
+
 def _cached_heads(value: ir.Value | None) -> Heads | None:
-    """As :func:`_heads`, where others may stand before them, and only the one product reads the two together."""
+    """As :func:`_rotated_heads`, where others may stand before them, and one product alone reads the two together."""
     node = None if value is None else value.producer()
     if node is None or not is_standard(node, "Concat"):
-        return _heads(value, _SWAPPED)
+        return _rotated_heads(value)
     if node.attributes.get_int("axis", 0) not in (2, -2) or len(node.inputs) != 2 or len(node.outputs[0].uses()) != 1:
         return None
-    past, heads = node.inputs[0], _heads(node.inputs[1], _SWAPPED)
+    past, heads = node.inputs[0], _rotated_heads(node.inputs[1])
     if heads is None or heads.factor != 1.0 or past is None or past.dtype is not ir.DataType.FLOAT:
         return None
     return heads._replace(past=past, present=node.outputs[0])
