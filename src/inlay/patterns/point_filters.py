@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, Rules
-from inlay.space.units import CONVS, Unit, residual_main_path, sole_producer
+from inlay.space.units import CONVS, Unit, moved_to_body, residual_main_path, sole_producer
 from inlay.types import GRAPH_OUTPUT, Port
 
 TINY_ELEMENTS = 8
@@ -168,6 +168,12 @@ def _residual_main_path(context: FilterContext, node: Node, slot: int) -> str | 
     return "it is the main path of Conv, Add, Relu, which become one kernel" if bare else None
 
 
+def _moved_to_body(context: FilterContext, node: Node, slot: int) -> str | None:
+    """See :func:`inlay.space.units.moved_to_body`."""
+    value = moved_to_body(context.graph, context.rules, node)
+    return f"a subgraph reads {value}, which it moves elements to" if value else None
+
+
 def _no_kernel(context: FilterContext, node: Node, slot: int) -> str | None:
     """Where the target runs the operator in float, Q/DQ before it only costs, unless its producer needs it to fuse."""
     unit = context.unit_of[node.name]
@@ -223,6 +229,7 @@ PORT_FILTERS: Mapping[str, PortFilter] = MappingProxyType(
         "folded-activation": _fused_activation,
         "conv-bn-interior": _conv_batchnorm_interior,
         "residual-main-path": _residual_main_path,
+        "moved-to-subgraph": _moved_to_body,
         "no-kernel": _no_kernel,
     }
 )

@@ -227,14 +227,31 @@ def _ends_conv(graph: Graph, add: Node, slot: int) -> bool:
     return producer is not None and producer.op_type in CONVS
 
 
+def moved_to_body(graph: Graph, rules: Rules, node: Node) -> str:
+    """The value that a body reads of what ``node`` moves, by itself or by more such operators; empty where none does.
+
+    Nothing may be dequantized before it: a runtime moves the DequantizeLinear on to what reads the moved elements, and
+    ends the process where that is a body, whose read is no input of its operator (ONNX Runtime 1.31.1).
+    """
+    left, seen = [node], {node.name}
+    for each in left:
+        rule = rules.rule(each)
+        if rule is None or not rule.moves_data:
+            continue
+        for value in filter(None, each.outputs):
+            if graph.is_read_below(value):
+                return value
+            behind = {p.node for p in graph.consumers(value) if p.node != GRAPH_OUTPUT and p.slot == 0} - seen
+            seen |= behind
+            left += map(graph.node, sorted(behind))
+    return ""
+
+
 def _stays_bare(graph: Graph, rules: Rules, port: Port) -> bool:
     if port.node == GRAPH_OUTPUT:
         return False
     node = graph.node(port.node)
-    rule = rules.rule(node)
-    if rule is not None and rule.moves_data and any(map(graph.is_read_below, node.outputs)):
-        return True  # a runtime moves the DequantizeLinear behind it, and ends the process where a body reads that
-    return residual_main_path(graph, rules, node) == port.slot
+    return bool(moved_to_body(graph, rules, node)) or residual_main_path(graph, rules, node) == port.slot
 
 
 def _fused_activation(graph: Graph, node: Node, rules: Rules) -> Node | None:
@@ -265,6 +282,8 @@ def _unit(graph: Graph, rules: Rules, node: Node, activation: Node | None) -> Un
     bias = rule.bias if rule.bias is not None and len(node.inputs) > rule.bias and node.inputs[rule.bias] else None
     values = [node.inputs[i] for i in (*activations, *weights, *([] if bias is None else [bias]))]
     rejection = next(_value_rejections(graph, [*values, *outputs], outputs), "")
+    if not rejection and (value := moved_to_body(graph, rules, node)):
+        rejection = f"a subgraph reads {value}, which it moves elements to"
     if not rejection and all(graph.is_constant(node.inputs[i]) for i in activations):
         rejection = "all that it reads is constant"
     return Unit(
