@@ -231,7 +231,7 @@ def moved_to_body(graph: Graph, rules: Rules, node: Node) -> str:
     """The value that a body reads of what ``node`` moves, by itself or by more such operators; empty where none does.
 
     Nothing may be dequantized before it: a runtime moves the DequantizeLinear on to what reads the moved elements, and
-    ends the process where that is a body, whose read is no input of its operator (ONNX Runtime 1.31.1).
+    ends the process where that is a body, whose read is no input of its operator.
     """
     left, seen = [node], {node.name}
     for each in left:
