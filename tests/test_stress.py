@@ -215,6 +215,26 @@ def test_kinds(shape: tuple[int, ...], dtype: Any, kind: str) -> None:
     assert kind_of(InputSpec("x", np.dtype(dtype), shape), arrays) == kind
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "kind"),
+    [
+        ("past_key_0", (1, 3, 48, 64), ""),
+        ("cache_v", (1, 3, 48, 64), ""),
+        ("state", (2, 1, 128), ""),
+        ("h0", (2, 1, 128), ""),
+        ("keys", (1, 3, 48, 64), "image"),
+        ("slate", (2, 1, 128), "signal"),
+    ],
+)
+def test_what_the_model_gave_before_is_not_varied(name: str, shape: tuple[int, ...], kind: str) -> None:
+    rng = np.random.default_rng(0)
+    spec, array = InputSpec(name, np.dtype(np.float32), shape), rng.standard_normal(shape).astype(np.float32)
+    assert kind_of(spec, [array]) == kind
+    found = stress_set(samples({name: array}, {name: array}), [spec], "auto", rng, each=1, most=8)
+    assert bool(found.feeds) is bool(kind)
+    assert [line for line in found.left_alone if "the model gave it at the step before" in line] or kind
+
+
 def test_series() -> None:
     rng = np.random.default_rng(0)
     given = samples(

@@ -27,7 +27,7 @@ _LENGTHS = re.compile(r"(^|[_.])(len|lens|length|lengths)$", re.IGNORECASE)
 _SOUND = re.compile(r"audio|wave|wav|speech|pcm|signal", re.IGNORECASE)
 _BATCH = re.compile(r"(n|b|bs|.*batch.*)$", re.IGNORECASE)
 _SIDE = re.compile(r"(h|w|height|width)$", re.IGNORECASE)
-_PAST = re.compile(r"past", re.IGNORECASE)
+_PAST = re.compile(r"past|cache", re.IGNORECASE)
 _SUM = re.compile(r"\s*\+\s*")
 
 _STATE = re.compile(r"(state|hidden|cell|^h|^c)(n|_?\d|_?in)?$", re.IGNORECASE)
@@ -35,6 +35,12 @@ _STATE = re.compile(r"(state|hidden|cell|^h|^c)(n|_?\d|_?in)?$", re.IGNORECASE)
 _POSITIONS, _FRAMES, _SIDES, _KEPT, _OTHER = 64, 100, 224, 16, 16
 _OTHERS = (128, 512, 32, 2048)
 """Sizes to try in place of a mere guess that does not run: of windows, and of what is divided by them."""
+
+
+def is_carried(spec: InputSpec, rank: int) -> bool:
+    """Whether an input of ``rank`` axes is what the model gave at the step before, by its name: a cache, or a state."""
+    named = _PAST.search(spec.name) or (rank > 2 and _STATE.search(spec.name))
+    return spec.dtype.kind == "f" and bool(named)
 
 
 def likely_sizes(specs: Sequence[InputSpec], guess: int = _OTHER) -> dict[str, int]:
@@ -181,7 +187,7 @@ def template(specs: Sequence[InputSpec], sizes: Mapping[str, int] | None = None,
         own, shape = (dims, shapes[spec.name]) if counts else (dims[1:], shapes[spec.name][1:])
         free = [d for d in own if isinstance(d, str)]
         rows += [f"    # any size: {', '.join(free)}"] if free else []
-        if spec.dtype.kind == "f" and (_PAST.search(spec.name) or (len(dims) > 2 and _STATE.search(spec.name))):
+        if is_carried(spec, len(dims)):
             rows.append("    # what the model gave at the step before: inlay record -- PROGRAM saves what is fed")
         rows.append(f"    {spec.name!r}: {_row(spec, specs, shapes, [16, *shape])},")
     body = "\n".join(rows)

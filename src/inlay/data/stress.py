@@ -1,7 +1,8 @@
 """A stress set: plausible variations of samples, what a model may meet although few samples do not show it.
 
 What an input holds is told from its type, shape and values (:func:`kind_of`); where that cannot be told, it is left
-alone. Ids are never invented, masks never changed. Inputs of one kind change together.
+alone, and so is what the model itself gave at the step before: no sample changes that by itself. Ids are never
+invented, masks never changed. Inputs of one kind change together.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from inlay.data.likely import is_carried
 from inlay.data.objects import arrays_of
 from inlay.data.reading import Find, checked, found_here
 from inlay.data.samples import Feed, InputSpec, Samples
@@ -94,11 +96,7 @@ def stress_set(
     if augment != "auto":
         return StressSet(tuple(_of_function(samples, specs, augment, rng, each, find))[:most])
     kinds = {s.name: kind_of(s, [f[s.name] for f in samples.feeds]) for s in specs}
-    unknown = (
-        f"input {s.name} ({s.dtype.name}) is not varied: it is not clear what it holds"
-        for s in specs
-        if not kinds[s.name]
-    )
+    unknown = (f"input {s.name} ({s.dtype.name}) is not varied: {_why(s)}" for s in specs if not kinds[s.name])
     made = (v for turn in range(each) for v in _turn(samples.feeds, specs, kinds, turn, rng))
     return StressSet(tuple(v for v, _ in zip(made, range(most), strict=False)), tuple(unknown))
 
@@ -121,7 +119,9 @@ def with_unnoticed_noise(samples: Samples, rng: np.random.Generator) -> tuple[Fe
 
 
 def kind_of(spec: InputSpec, arrays: Sequence[np.ndarray]) -> Kind:
-    """What an input holds, by its type, shape and values in all samples."""
+    """What an input holds, by its name, type, shape and values in all samples."""
+    if is_carried(spec, max(a.ndim for a in arrays)):
+        return ""
     arrays = [a for a in arrays if a.size] or arrays[:1]  # of a decoder's empty past nothing can be told
     first = arrays[0]
     shape, dtype = first.shape, spec.dtype
@@ -138,6 +138,11 @@ def kind_of(spec: InputSpec, arrays: Sequence[np.ndarray]) -> Kind:
         if longest >= (_LEAST_LENGTH if channels == 1 else max(_LEAST_STEPS, _STEPS_TO_CHANNELS * channels)):
             return "signal"
     return ""
+
+
+def _why(spec: InputSpec) -> str:
+    carried = is_carried(spec, len(spec.dims or ()))
+    return "the model gave it at the step before" if carried else "it is not clear what it holds"
 
 
 def _layout(shape: tuple[int, ...]) -> int | None:
