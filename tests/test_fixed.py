@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 
 import inlay
 from inlay.data import FIXED, fixed_values, input_specs, random_samples, read_samples
@@ -18,6 +19,7 @@ from inlay.errors import DataError, UsageError
 from inlay.model.load import load
 from inlay.run.call import Given
 from inlay.run.inputs import fixable_notes, limit_notes
+from inlay.testing import Builder
 from tests.support.control_flow import controlled, feed_for
 from tests.support.fixtures import SaveModel
 
@@ -128,3 +130,37 @@ def test_an_input_that_never_varies_is_suggested(save: SaveModel) -> None:
     assert not fixable_notes(fixed.file, fixed.samples)
     assert not [*limit_notes(same.file, "")]
     assert fixed_values(fixed.file.model) == {"mode0": 0, "mode1": 1}
+
+
+def asks_for_its_size() -> onnx.ModelProto:
+    """A convolution, and an If that asks how many rows its results have, as exporters write what squeezes one axis."""
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, "rows", 8)), 8)
+    rows = b.node("rows", "Gather", [b.node("shape", "Shape", [x]), b.constant("second", np.array(2))])
+    flag = b.node("one", "Equal", [rows, b.constant("single", np.array(1))])
+    bodies = [
+        helper.make_graph([helper.make_node(op, [x], [op])], op, [], [helper.make_tensor_value_info(op, 1, None)])
+        for op in ("Sigmoid", "Relu")
+    ]
+    b.output(b.node("choice", "If", [flag], then_branch=bodies[0], else_branch=bodies[1]))
+    return b.model()
+
+
+def test_sizes_that_alone_decide_branches_are_suggested(save: SaveModel, tmp_path: Path) -> None:
+    path, rng = save(asks_for_its_size()), np.random.default_rng(0)
+
+    def quantized(rows: tuple[int, ...], freeze: bool) -> tuple[list[str], set[str]]:
+        data = [{"x": rng.standard_normal((1, 3, n, 8)).astype(np.float32)} for n in rows]
+        done = inlay.quantize(
+            path, tmp_path / "q.onnx", data=data, freeze_shapes=freeze, recipe="full-int8", min_sqnr=5.0
+        )
+        kinds = {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node}
+        return [n for n in done.inputs if "--freeze-shapes" in n], kinds
+
+    (note,), kinds = quantized((6, 6), freeze=False)
+    assert note.startswith("1 If asks in each inference what sizes alone decide, and rows=6 is the same in all samples")
+    assert "If" in kinds
+    assert not quantized((6, 7), freeze=False)[0], "the size varies"
+    notes, kinds = quantized((6, 6), freeze=True)
+    assert not notes
+    assert "If" not in kinds

@@ -29,6 +29,7 @@ from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
 from inlay.installed import __version__
 from inlay.measure.lab import HERE, Lab
+from inlay.model.graph import Graph
 from inlay.model.held import changed_since, held
 from inlay.model.joins import joined
 from inlay.model.load import ModelFile
@@ -40,6 +41,7 @@ from inlay.quant.accuracy import JUDGING, Metric
 from inlay.run.evaluation.evaluator import ModelEvaluator
 from inlay.run.progress import Progress, Silent
 from inlay.targets.base import TargetSpec
+from inlay.trial import counted
 
 RANDOM_SAMPLES = 8  # stand-ins where no samples are given: enough for a split in three
 _MOST_SAMPLES, _MOST_COUNTED = 32, 2000
@@ -242,3 +244,18 @@ def fixable_notes(file: ModelFile, samples: Samples) -> tuple[str, ...]:
                 f"samples: --fix {value} makes a model for that value only, without the other branches"
             )
     return tuple(found)
+
+
+def freezable_notes(graph: Graph, file: ModelFile, samples: Samples) -> tuple[str, ...]:
+    """Whether sizes could be fixed: branches are chosen by sizes alone, and some are the same in all samples."""
+    branches = [n for n in graph.nodes if n.op_type == "If" and n.inputs and graph.is_fixed(n.inputs[0])]
+    sizes = {} if samples.kind == "random" else common_sizes(input_specs(file.model), samples.feeds)
+    if not branches or not sizes:
+        return ()
+    listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    many = f"{counted(len(branches), 'If')} {'asks' if len(branches) == 1 else 'ask'}"
+    same = f"{listed} {'is' if len(sizes) == 1 else 'are'} the same in all samples"
+    return (
+        f"{many} in each inference what sizes alone decide, and {same}: --freeze-shapes decides what follows from "
+        "these, in a model for these sizes only",
+    )

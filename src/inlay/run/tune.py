@@ -31,7 +31,7 @@ from inlay.run.confirm.earlier import kept_or
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import DONE, PROFILE, SENSITIVITY, not_measured
 from inlay.run.given import Given, evaluator_of
-from inlay.run.inputs import TuneRequest, fixable_notes, limit_notes
+from inlay.run.inputs import TuneRequest, fixable_notes, freezable_notes, limit_notes
 from inlay.run.outcome.assemble import Found, assemble, ceilings, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.notes import PROFILES_COMPARED, About, bar_notes, compare_profiles, heat_notes, notes_for
@@ -284,7 +284,11 @@ def _result(
         verified=inputs.parts.verified,
         left_out=inputs.samples.left_out,
         kept_wide=told(model.prepared),
-        inputs=[*(limits if confirmed.best.origin != ORIGINAL else ()), *fixable_notes(inputs.file, inputs.samples)],
+        inputs=[
+            *(limits if confirmed.best.origin != ORIGINAL else ()),
+            *fixable_notes(inputs.file, inputs.samples),
+            *freezable_notes(model.prepared.graph, inputs.file, inputs.samples),
+        ],
     )
     notes = notes_for(
         about,

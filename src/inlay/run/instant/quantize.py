@@ -30,7 +30,7 @@ from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
 from inlay.quant.tasks.recognize import task_of
 from inlay.run.belonging import inexact
-from inlay.run.inputs import fixable_notes, limit_notes
+from inlay.run.inputs import fixable_notes, freezable_notes, limit_notes
 from inlay.run.instant.by_costs import ELSEWHERE_S, INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, QuantizeRequest
 from inlay.run.instant.shapes import profiled_here
@@ -180,7 +180,12 @@ def quantize(
         given_quantized=prepared.extraction is not None,
         own_precision="" if own is None else str(own),
         random=random_note(file.model),
-        inputs=(*samples.left_out, *limit_notes(file, frozen), *fixable_notes(file, samples)),
+        inputs=(
+            *samples.left_out,
+            *limit_notes(file, frozen),
+            *fixable_notes(file, samples),
+            *freezable_notes(prepared.graph, file, samples),
+        ),
     )
 
 
