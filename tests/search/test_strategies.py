@@ -17,7 +17,7 @@ from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.targets.openvino.rules import rules_for as openvino_rules
 from inlay.testing import Builder, StrategyTestCase, small_model
-from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal
+from inlay.trial import Accuracy, Infeasible, Interval, Latency, Measured, Proposal
 from inlay.types import Placement, Port, QType
 from tests.support.workspace import Workspace
 
@@ -119,6 +119,24 @@ def test_where_there_is_time_for_one_it_is_none_that_an_evaluation_refused(
     assert asked[0] == first
     if first != FLOAT:
         assert asked.index(FLOAT) > asked.index(CONV_MATMUL), "float comes behind all that may gain more"
+
+
+@pytest.mark.parametrize("rewritten", [True, False])
+def test_in_a_hurry_what_rewrites_made_of_float_follows_the_first_that_is_outside(rewritten: bool) -> None:
+    prepared = space().prepared
+    strategy = Anchors(prepared.graph, prepared.units, prepared.rules, hurries=lambda: True, rewritten=rewritten)
+    asked: list[str] = []
+    while (proposal := strategy.ask()) is not None:
+        asked.append(proposal.origin)
+        trial = StrategyTestCase().answer(proposal, len(asked))
+        strategy.tell(
+            trial
+            if proposal.origin == FLOAT
+            else replace(trial, outcome=Infeasible(Accuracy(feasible=False, sqnr_db=1.0)))
+        )
+    after = [FLOAT, CONV_MATMUL] if rewritten else [CONV_MATMUL, FLOAT]
+    assert asked[:3] == [FULL_INT8, *after]
+    assert len(asked) == len({*asked})
 
 
 def test_what_is_expected_to_be_fast_comes_first_behind_float() -> None:

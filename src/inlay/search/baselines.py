@@ -36,8 +36,8 @@ class Anchors(Scripted):
 
     Where there may be time for one anchor only (``hurries``), that is not float, which comes last then: in transformers
     what is quantized at run time, which needs no ranges and keeps most bounds; elsewhere the first of the others
-    that is not known to be ``outside`` the bound. Where one is, so are the rest in all likelihood: what rewrites for
-    the target made of float (``rewritten``) is then the surest.
+    that is not known to be ``outside`` the bound. Where one is, or turns out to be, so are the rest in all likelihood:
+    what rewrites for the target made of float (``rewritten``) is then next.
     """
 
     def __init__(
@@ -73,12 +73,16 @@ class Anchors(Scripted):
         self._placements.sort(key=lambda each: known.get(each[0], math.inf))
 
     def _propose(self) -> Dialogue:
-        if self._hurries():
+        hurries = self._hurries()
+        if hurries:
             surest = self._surest
             self._placements.sort(key=lambda each: (each[0] != surest, not each[1]))
         late = [(name, placement) for name, placement in self._placements if name in self._late]
-        for name, placement in [each for each in self._placements if each not in late]:
-            self.trials[name] = yield Proposal(placement, name, anchor=True)
+        while soon := [each for each in self._placements if each not in late and each[0] not in self.trials]:
+            name, placement = soon[0]
+            self.trials[name] = trial = yield Proposal(placement, name, anchor=True)
+            if hurries and self._rewritten and not trial.feasible:
+                self._placements.sort(key=lambda each: (each[0] not in self.trials, bool(each[1])))
         late.sort(key=lambda each: (self._late[each[0]][0], -self._late[each[0]][1]))
         for name, placement in late if late and self._spare() else ():
             if not self._hopeless(name):
