@@ -18,9 +18,11 @@ from inlay.testing import Builder
 pytestmark = pytest.mark.usefixtures("null_in_process")
 
 
-def model(folder: Path) -> Path:
+def model(folder: Path, convs: int = 1) -> Path:
     b = Builder()
-    y = b.conv("a", b.input("x", (1, 3, 12, 12)), 8, relu=True)
+    y = b.input("x", (1, 3, 12, 12))
+    for number in range(convs):
+        y = b.conv("a" if not number else f"a{number}", y, 8, relu=True)
     b.output(b.conv("b", y, 4))
     onnx.save(b.model(), path := folder / "m.onnx")
     return path
@@ -33,10 +35,10 @@ def images(count: int, loud: int = -1) -> list[dict[str, np.ndarray]]:
 
 
 def tuned(
-    folder: Path, data: list[dict[str, np.ndarray]] | None, **more: Any
+    folder: Path, data: list[dict[str, np.ndarray]] | None, convs: int = 1, **more: Any
 ) -> tuple[inlay.TuneResult, dict[str, Any]]:
     options: dict[str, Any] = {"target": "null", "max_measurements": 4, "augment": "none", "min_sqnr": 10.0, **more}
-    result = inlay.tune(model(folder), data=data, out=folder / "out", **options)
+    result = inlay.tune(model(folder, convs), data=data, out=folder / "out", **options)
     assert not result.best.is_float
     return result, json.loads((folder / "out" / "result.json").read_text())["best"]
 
@@ -85,7 +87,7 @@ def test_a_sample_that_calibration_saw_is_judged_without_it(tmp_path: Path) -> N
 @pytest.mark.matrix
 def test_a_metric_is_judged_on_all_samples_with_its_exact_interval(tmp_path: Path, count: int) -> None:
     """A quarter is unseen, far too few for a bound of 10 %: the others are judged, too, each without a part in it."""
-    asked = {"metric": "top1-agreement", "max_drop": 0.5, "min_sqnr": None}
+    asked: dict[str, Any] = {"metric": "top1-agreement", "max_drop": 0.5, "min_sqnr": None}
     result, best = tuned(tmp_path, images(count), **asked)
     said = best["metric_statement"]
     assert (said["samples"], said["hits"]["of"], said["method"]) == (count, count, "exact")
@@ -152,3 +154,14 @@ def test_quantize_judges_all_samples_and_warns(tmp_path: Path) -> None:
         text = "\n".join(quantized.quantized(done))
         assert f"over 6 given samples together: {done.accuracy.sqnr_db:.1f} dB" in text
         assert ("WARNING: this is below 200 dB. inlay tune" in text) == warned
+
+
+def test_the_fastest_is_delivered_where_a_metric_is_bounded_that_does_not_count_hits(tmp_path: Path) -> None:
+    """Its limit on new samples is known of all that may be delivered: else the most accurate of them would be."""
+    options: dict[str, Any] = {"metric": "cosine", "max_drop": 0.2, "min_sqnr": None, "max_measurements": 30}
+    result, best = tuned(tmp_path, images(60), 5, **options)
+    assert best["metric_statement"]["most_drop"] < 0.2
+    found = json.loads((tmp_path / "out" / "result.json").read_text())["pareto"]
+    assert best["speedup"] >= 0.98 * max(each["speedup"] for each in found)
+    assert [each for each in found if 1.1 < each["speedup"] and each["sqnr_db"] != best["sqnr_db"]], "there is a choice"
+    assert not [note for note in result.notes if "is not shown" in note]

@@ -35,6 +35,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "fused operators": fused_transformer(),
         "residual": _residual(),
         "patches": _patches(),
+        "sequences": sequences(),
         "few outputs": _few_outputs(),
         "upsampling": _upsampling(),
         "full tile rows": _full_tile_rows(),
@@ -42,6 +43,17 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "stacked values": _stacked(),
         "short rows of scores": _one_node("Softmax", (1, 300, 2), axis=-1),
     }
+
+
+def sequences() -> onnx.ModelProto:
+    """Two convolutions of one dimension."""
+    b = Builder()
+    x = b.input("x", (1, 16, 400))
+    for name in ("first", "second"):
+        weight = b.constant(f"{name}_w", b.rng.standard_normal((16, 16, 5)).astype(np.float32))
+        x = b.node(f"{name}_relu", "Relu", [b.node(name, "Conv", [x, weight], channels=16, pads=[2, 2])])
+    b.output(x)
+    return b.model()
 
 
 def fused_transformer() -> onnx.ModelProto:

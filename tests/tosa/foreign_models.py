@@ -15,6 +15,7 @@ from tests.support.float_rewrite_models import (
     halves,
     normalization,
     patches,
+    sequences,
     table_before_a_product,
     upsampling,
 )
@@ -128,17 +129,6 @@ def _stacked() -> onnx.ModelProto:
     return b.model()
 
 
-def _sequence() -> onnx.ModelProto:
-    """Two convolutions of one dimension."""
-    b = Builder()
-    x = b.input("x", (1, 16, 400))
-    for name in ("first", "second"):
-        weight = b.constant(f"{name}_w", b.rng.standard_normal((16, 16, 5)).astype(np.float32))
-        x = b.node(f"{name}_relu", "Relu", [b.node(name, "Conv", [x, weight], channels=16, pads=[2, 2])])
-    b.output(x)
-    return b.model()
-
-
 def _scores(count: int) -> onnx.ModelProto:
     """Softmax over short rows of what a convolution computes."""
     b = Builder()
@@ -165,7 +155,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "gather MatMul and Add into Gemm": _dense(),
         "keep additions apart from normalizations": between_products(_residual),
         "fold the patches of an image into Conv": between_convs(patches),
-        "compute sequences as images of one row": _sequence(),
+        "compute sequences as images of one row": sequences(),
         "compute few outputs in blocks": between_convs(_few_outputs, 20),
         "multiply by constants in place of Resize": between_convs(upsampling),
         "write out constants along short rows": _short_rows(),

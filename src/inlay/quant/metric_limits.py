@@ -27,7 +27,8 @@ LEAST_RESAMPLED = 20
 of draws of 8, by simulation (normal, exponential, lognormal), where 95 % are stated."""
 _RESAMPLES = (999, 199)
 """Draws of a bootstrap: with the original, limits of 95 % are order statistics of 1000, or 200 of a slow metric."""
-_RESAMPLING_S = 60.0  # seconds for all draws, beside the minutes that a run takes
+RESAMPLING_S, CHOOSING_S = 60.0, 2.0
+"""Seconds for all draws, beside the minutes that a run takes: for what is delivered, and for each that may be."""
 _MOST_NEEDED = 100_000  # samples beyond which a number that would be needed helps nobody
 
 
@@ -132,14 +133,14 @@ def state_metric(
     max_drop: float | None,
     rng: np.random.Generator,
     clock: Clock,
-    resample: bool = True,
+    limit_s: float = RESAMPLING_S,
 ) -> MetricStatement:
     """What judged samples say about a metric on new ones.
 
     Args:
         pairs: of both models, each sample judged with ranges that it had no part in.
-        clock: seconds; a metric that is too slow for a bootstrap has none.
-        resample: a metric that does not count hits may be resampled; without that it has no limit.
+        clock: seconds.
+        limit_s: for the bootstrap of a metric that does not count hits; one that is too slow for it has no limit.
     """
     statement = partial(
         MetricStatement,
@@ -157,7 +158,7 @@ def state_metric(
         counts = counts if pairs.is_agreement else {**counts, "won": won}
         needed = None if max_drop is None else hits_needed(lost / of, won / of, max_drop, pairs.is_agreement)
         return statement(most_drop=limit, method="exact", hits=counts, needed=needed)
-    found = _resampled(pairs, rng, clock) if resample else "nothing can be said about new samples yet"
+    found = _resampled(pairs, rng, clock, limit_s)
     if isinstance(found, str):
         is_open = max_drop is None or pairs.drop <= max_drop
         needed = LEAST_RESAMPLED if pairs.samples < LEAST_RESAMPLED and is_open else None
@@ -215,7 +216,7 @@ def _of_hits(pairs: Pairs) -> tuple[float, int, int, int]:
     return most_lost(lost, won, of, pairs.is_agreement), lost, won, of
 
 
-def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock) -> float | str:
+def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock, limit_s: float) -> float | str:
     """The limit of a bootstrap, or why there is none."""
     from scipy.stats import bootstrap
 
@@ -225,7 +226,7 @@ def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock) -> float | 
     try:
         pairs.drop_of(indices)
         each_s = clock() - begun
-        fits = [n for n in _RESAMPLES if (n + pairs.samples) * each_s <= _RESAMPLING_S]
+        fits = [n for n in _RESAMPLES if (n + pairs.samples) * each_s <= limit_s]
         if not fits:
             return f"nothing is said about new samples: the metric takes {each_s:.1f} s, too long for a bootstrap"
         with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -30,7 +30,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Outputs
-from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
+from inlay.quant.metric_limits import CHOOSING_S, RESAMPLING_S, MetricStatement, hits_needed, state_metric
 from inlay.quant.tolerance import Statement, samples_needed, state
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Confirmed
@@ -153,14 +153,14 @@ class CrossFit:
             placement: what it quantizes; None for a given file.
             unseen_db: SQNR of each unseen sample, which it was judged on already; empty where there are none.
             until: when it must be known.
-            final: it is what is delivered: a metric that does not count hits is resampled for it alone.
+            final: it is what is delivered: resampling a metric that does not count hits may take longer.
         """
         session, bound = self._session, self._session.inputs.config.bound
         if session.inputs.samples.kind == "random":
             return None
-        resampled = session.inputs.config.bound.metric is not None and final
-        if model.digest in self._found and not resampled:
-            return self._found[model.digest]
+        earlier = self._found.get(model.digest)
+        if earlier is not None and not (final and bound.metric is not None and _has_no_limit(earlier.metric)):
+            return earlier
         found, ranged = list(unseen_db), bool(placement)
         judged = self._unseen_again(model, until)
         wanted, in_time = _wanted(session, len(found)), True
@@ -184,9 +184,10 @@ class CrossFit:
             found += self._given.compare(samples, more.reference).each_db(more.outputs)
             if session.inputs.config.bound.metric is not None:  # outputs of many samples may be large
                 judged = more if judged is None else judged.and_then(more)
-        metric = None if judged is None else self._of_metric(judged, final)
+        limit_s = RESAMPLING_S if final else min(CHOOSING_S, until.left)
+        metric = None if judged is None else self._of_metric(judged, limit_s)
         shown = Evidence(bound, state(found, bound.min_sqnr_db), metric)
-        if in_time and not resampled:  # else there may be more to find out later
+        if in_time:  # else there may be more to find out later
             self._found[model.digest] = shown
         return shown
 
@@ -243,15 +244,20 @@ class CrossFit:
         finally:
             worker.drop(model)
 
-    def _of_metric(self, judged: Judged, final: bool) -> MetricStatement | None:
+    def _of_metric(self, judged: Judged, limit_s: float) -> MetricStatement | None:
         inputs = self._session.inputs
         bound, rng = inputs.config.bound, np.random.default_rng(inputs.config.seed)
         judge = self._given.compare(judged.samples, judged.reference, bound, inputs.metric)
         try:
             pairs, clock = judge.pairs(judged.outputs), self._session.lab.clock
-            return None if pairs is None else state_metric(pairs, bound.max_drop, rng, clock, resample=final)
+            return None if pairs is None else state_metric(pairs, bound.max_drop, rng, clock, limit_s)
         except InlayError:  # a metric that takes no samples of several parts
             return None
+
+
+def _has_no_limit(metric: MetricStatement | None) -> bool:
+    """Whether nothing is said of a metric on new samples."""
+    return metric is None or metric.most_drop is None
 
 
 def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> Confirmed:
