@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,15 @@ from inlay.deadline import Deadline
 from inlay.measure.paired import Series
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.delivered import Rounds
-from inlay.run.confirm.undecided import contradicted, left_open, likely_faster, open_words, over_float, too_few
+from inlay.run.confirm.undecided import (
+    contradicted,
+    faster_than,
+    left_open,
+    likely_faster,
+    open_words,
+    over_float,
+    too_few,
+)
 from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
 from inlay.run.outcome.assemble import cuts
@@ -183,3 +192,14 @@ def test_no_number_is_shown_without_an_interval() -> None:
     assert shown_ratio(UNBOUNDED) == "too few readings"
     assert shown_ratio(Interval(2.0, 1.9, 2.1)) == "2.00x [1.90, 2.10]"
     assert shown_ratio(Interval(2.0, 2.0, 2.0)) == "2.00x"
+
+
+def test_only_what_may_be_faster_than_what_is_delivered_is_left_open() -> None:
+    """Float that rewrites made 1.63 times as fast leaves a model at 1.32x no more open than one at 0.8x."""
+    found = {
+        "slow": Interval(1.32, 1.30, 1.33),
+        "wide": Interval(1.5, 1.0, 2.2),
+        "untold": Interval(1.0, 0.0, math.inf),
+    }
+    assert set(faster_than(found, Interval(1.63, 1.59, 1.66))) == {"wide", "untold"}
+    assert faster_than(found, Interval(1.0, 1.0, 1.0)) == found

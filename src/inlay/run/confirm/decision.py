@@ -66,6 +66,7 @@ from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.confirm.undecided import (
     by_search,
     contradicted,
+    faster_than,
     left_open,
     likely_faster,
     open_words,
@@ -210,7 +211,7 @@ class Confirmation:
         if not champion.candidate.placement:
             lost = fresh.given_up, verifier.rejected, self.config.searched.min_sqnr_db, least_db
             found = contradicted(self.judged, rounds.measured, *lost) | left_open(base, others)
-            undecided = self._open(found, blocks, effort, len(contenders))
+            undecided = self._open(faster_than(found, gained), blocks, effort, len(contenders))
         if undecided and champion is base:
             confirmed = replace(confirmed, best=replace(best, confirmed=False))
         return replace(

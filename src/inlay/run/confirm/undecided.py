@@ -89,6 +89,12 @@ def contradicted(
     }
 
 
+def faster_than(found: Mapping[str, Interval], delivered: Interval) -> dict[str, Interval]:
+    """Those of ``found`` that may be notably faster than what is delivered, which may be float that rewrites changed."""
+    least = NOTABLE * delivered.low if delivered.is_told and delivered.low > 1.0 else 0.0
+    return {name: ratio for name, ratio in found.items() if not ratio.is_told or ratio.high >= least}
+
+
 def _may_gain(latency: Latency, slowest_ns: float) -> bool:
     return latency.speedup.shows_gain(NOTABLE) or (not latency.speedup.is_told and latency.ns < slowest_ns)
 
