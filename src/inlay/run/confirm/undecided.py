@@ -90,7 +90,7 @@ def contradicted(
 
 
 def faster_than(found: Mapping[str, Interval], delivered: Interval) -> dict[str, Interval]:
-    """Those of ``found`` that may be notably faster than what is delivered, which may be float that rewrites changed."""
+    """Those of ``found`` that may be notably faster than what is delivered, be it float that rewrites changed."""
     least = NOTABLE * delivered.low if delivered.is_told and delivered.low > 1.0 else 0.0
     return {name: ratio for name, ratio in found.items() if not ratio.is_told or ratio.high >= least}
 
