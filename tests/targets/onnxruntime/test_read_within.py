@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -79,9 +80,13 @@ def test_they_stay_float(ops: tuple[str, ...], tmp_path: Path) -> None:
         assert subprocess.run([sys.executable, "-c", LOAD, str(file)], check=False).returncode == 0
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux" or not onnxruntime.__version__.startswith("1.31."),
+    reason="what reads past the end of a vector ends a process of this build; of others nothing is known",
+)
 @pytest.mark.parametrize("op", OPS)
 def test_the_runtime_crashes_on_them(op: str, tmp_path: Path) -> None:
-    """The negative control: with this version of the runtime, the rule is needed."""
+    """The negative control: the rule is needed."""
     model = read_in_branches([op])
     nodes = list(model.graph.node)
     at = next(i for i, n in enumerate(nodes) if n.name == "move0")
