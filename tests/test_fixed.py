@@ -139,7 +139,9 @@ def asks_for_its_size() -> onnx.ModelProto:
     rows = b.node("rows", "Gather", [b.node("shape", "Shape", [x]), b.constant("second", np.array(2))])
     flag = b.node("one", "Equal", [rows, b.constant("single", np.array(1))])
     bodies = [
-        helper.make_graph([helper.make_node(op, [x], [op])], op, [], [helper.make_tensor_value_info(op, 1, None)])
+        helper.make_graph(
+            [helper.make_node(op, [x], [op])], op, [], [helper.make_tensor_value_info(op, onnx.TensorProto.FLOAT, None)]
+        )
         for op in ("Sigmoid", "Relu")
     ]
     b.output(b.node("choice", "If", [flag], then_branch=bodies[0], else_branch=bodies[1]))
@@ -158,7 +160,7 @@ def test_sizes_that_alone_decide_branches_are_suggested(save: SaveModel, tmp_pat
         return [n for n in done.inputs if "--freeze-shapes" in n], kinds
 
     (note,), kinds = quantized((6, 6), freeze=False)
-    assert note.startswith("1 If asks in each inference what sizes alone decide, and rows=6 is the same in all samples")
+    assert note.startswith("1 If is decided in each inference, by sizes alone, and rows=6 is the same in all samples")
     assert "If" in kinds
     assert not quantized((6, 7), freeze=False)[0], "the size varies"
     notes, kinds = quantized((6, 6), freeze=True)

@@ -99,6 +99,11 @@ class Graph:
         """Values that some subgraph reads. Such a read is no port: it always sees the original value."""
         return frozenset().union(*(n.captured for n in self.nodes))
 
+    @cached_property
+    def has_bodies(self) -> bool:
+        """Whether there are branches of Ifs or bodies of loops."""
+        return any(n.captured or n.branch for n in self.nodes)
+
     def is_read_below(self, value: str) -> bool:
         """Whether a body of a Loop or a Scan, or a branch of an If, reads ``value``, which is made outside of it."""
         if value in self.captured:

@@ -253,9 +253,9 @@ def freezable_notes(graph: Graph, file: ModelFile, samples: Samples) -> tuple[st
     if not branches or not sizes:
         return ()
     listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    many = f"{counted(len(branches), 'If')} {'asks' if len(branches) == 1 else 'ask'}"
+    many = f"{counted(len(branches), 'If')} {'is' if len(branches) == 1 else 'are'}"
     same = f"{listed} {'is' if len(sizes) == 1 else 'are'} the same in all samples"
     return (
-        f"{many} in each inference what sizes alone decide, and {same}: --freeze-shapes decides what follows from "
-        "these, in a model for these sizes only",
+        f"{many} decided in each inference, by sizes alone, and {same}: --freeze-shapes decides once what follows from "
+        "that, in a model for these sizes only",
     )

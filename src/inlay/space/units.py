@@ -233,7 +233,7 @@ def moved_to_body(graph: Graph, rules: Rules, node: Node) -> str:
     Nothing may be dequantized before it: a runtime moves the DequantizeLinear on to what reads the moved elements, and
     ends the process where that is a body, whose read is no input of its operator.
     """
-    left, seen = [node], {node.name}
+    left, seen = [node] if graph.has_bodies else [], {node.name}
     for each in left:
         rule = rules.rule(each)
         if rule is None or not rule.moves_data:

@@ -124,8 +124,8 @@ class _Writer:
             return self._clipped(block, heads, what)
         parts = {"cos": heads.rotation.cosines, "sin": heads.rotation.sines}
         angles = [self._half(block, heads, value, f"{what}_{name}") for name, value in parts.items()]
-        node = [heads.rows, *angles]
-        rows = self._add(block, "RotaryEmbedding", node, f"{what}_rotated", num_heads=heads.heads)
+        inputs = [heads.rows, *angles]
+        rows = self._add(block, "RotaryEmbedding", inputs, f"{what}_rotated", num_heads=heads.heads)
         rows.type, rows.shape = heads.rows.type, heads.rows.shape
         return rows
 
@@ -136,9 +136,8 @@ class _Writer:
             ends = [self._constant(block, f"{what}_{i}", np.array([n])) for i, n in enumerate((0, heads.size // 2, -1))]
             half = self._add(block, "Slice", [value, *ends], f"{what}_half")
             if value.shape is not None and len(value.shape) == 4:  # the second axis is that of heads
-                half = self._add(
-                    block, "Squeeze", [half, self._constant(block, f"{what}_heads", np.array([1]))], f"{what}_flat"
-                )
+                axis = self._constant(block, f"{what}_heads", np.array([1]))
+                half = self._add(block, "Squeeze", [half, axis], f"{what}_flat")
             batch = self._add(block, "Shape", [heads.rows], f"{what}_batch", start=0, end=1)
             ones = self._constant(block, f"{what}_ones", np.array([1, 1], np.int64))
             sizes = self._add(block, "Concat", [batch, ones], f"{what}_sizes", axis=0)
