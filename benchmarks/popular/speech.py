@@ -188,6 +188,24 @@ def spectrum(wave: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(10 * np.log10(np.maximum(bands, 1e-12)), FLOOR_DB), np.float32)
 
 
+def log_mel(wave: np.ndarray, rate: int) -> np.ndarray:
+    """Logarithms of amplitudes in :data:`BANDS` bands, (bands, frames), as HiFi-GAN's models are trained on.
+
+    Bands are those of Slaney's Auditory Toolbox (1998) up to 8 kHz: even below 1 kHz, by ratios above, of equal areas.
+    """
+    padded = np.pad(wave / np.abs(wave).max(), (WINDOW - HOP) // 2, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP] * signal.get_window("hann", WINDOW)
+    even, step, top = 1000 / 15, np.log(6.4) / 27, 15 + np.log(8) / (np.log(6.4) / 27)
+    marks = np.linspace(0, top, BANDS + 2)
+    edges = np.where(marks < 15, marks * even, 1000 * np.exp((marks - 15) * step))[:, None]
+    places = np.fft.rfftfreq(WINDOW, 1 / rate)
+    widths = np.diff(edges, axis=0)
+    rising, falling = (places - edges[:-2]) / widths[:-1], (edges[2:] - places) / widths[1:]
+    bands = np.maximum(0, np.minimum(rising, falling)) * 2 / (edges[2:] - edges[:-2])
+    amplitudes = np.abs(np.fft.rfft(frames)) @ bands.T
+    return np.log(np.maximum(amplitudes, 1e-5)).T.astype(np.float32)
+
+
 def distance(found: np.ndarray, floats: np.ndarray) -> np.ndarray:
     """Mean difference of two spectra in dB along the best alignment in time, and 1: sounds may last otherwise."""
     apart = np.sqrt(np.square(found[:, None] - floats[None]).mean(2))
