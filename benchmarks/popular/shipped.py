@@ -230,8 +230,8 @@ def _make_vocoder(cache: Path, folder: Path) -> None:
     kinds = ((SAMPLES, texts.descriptions(), VOICES), (EVALUATION, judged, OTHER_VOICES))
     for (name, written, voices), count in zip(kinds, HEARD, strict=True):
         waves = (speaker.speak(s, voices[i % len(voices)]) for i, s in enumerate(written))
-        long = (w for w in waves if len(w) >= WINDOW + HOP * FRAMES)
-        save(folder / name, [{"mel": log_mel(w, speaker.rate)[None, :, :FRAMES]} for w in itertools.islice(long, count)])
+        long = itertools.islice((w for w in waves if len(w) >= WINDOW + HOP * FRAMES), count)
+        save(folder / name, [{"mel": log_mel(wave, speaker.rate)[None, :, :FRAMES]} for wave in long])
 
 
 TASKS = (
