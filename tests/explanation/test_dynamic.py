@@ -11,15 +11,19 @@ import pytest
 from onnx import numpy_helper
 
 import inlay
+from inlay.data import Samples
 from inlay.explanation.command import lines
 from inlay.explanation.executed import Executed, Ran
 from inlay.explanation.explanation import Explanation, Operator
 from inlay.explanation.floats import grouped
 from inlay.explanation.mended import put_back
+from inlay.explanation.repair import repair
 from inlay.model.load import load
 from inlay.model.passes.names import fix_names
 from inlay.model.serialize import proto_with
 from inlay.quant.plain.form import write_plain
+from inlay.run.progress import Silent
+from inlay.targets.base import TargetSpec
 from inlay.targets.registry import known_operators
 from inlay.testing import Builder, run_reference, sqnr
 from tests.support.runtime_quantizer import quantize_dynamically
@@ -122,3 +126,24 @@ def test_a_graph_without_integers_is_grouped_as_it_is() -> None:
     graph = ir.Graph((), (), nodes=(), name="empty")
     found = Executed({"a": Ran("float", "Conv", 1.0)}, {}, 0.0, 1.0)
     assert grouped(found, graph, {}, set()) == found
+
+
+@pytest.mark.exhaustive
+def test_a_search_is_made_where_nothing_is_left_on_integers(dynamic: Path, tmp_path: Path) -> None:
+    """Each operator is slower than in float: the search starts from the float model, and need not end there."""
+    rng = np.random.default_rng(0)
+    feeds = tuple({"x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(8))
+    done, made = repair(
+        load(dynamic),
+        tmp_path / "repaired.onnx",
+        TargetSpec("null"),
+        Samples(feeds, "feeds", "samples"),
+        budget_s=None,
+        seed=0,
+        progress=Silent(),
+        slower={"first", "second", "scores_MatMul"},
+    )
+    assert made is not None
+    assert done.repaired_db is not None
+    assert done.given_db - 0.01 <= done.repaired_db < 100.0, "the float model would have no noise"
+    assert any(n.op_type == "QuantizeLinear" for n in made.model.graph)

@@ -46,13 +46,15 @@ class _Subject:
     """What a repair works with: the given file, the float model in it, and its accuracy against that.
 
     ``form`` is the given model in its exact form, with what is slower on integers put back to float, where that is
-    another model; a search starts from it. ``forms`` are others of the same operators, ``apart`` is what the given one
-    is made of, and ``inference_s`` about what it takes for a sample.
+    another model; a search starts from it, or from float where nothing is left on integers (``starts_quantized`` is
+    not). ``forms`` are others of the same operators, ``apart`` is what the given one is made of, and ``inference_s``
+    about what it takes for a sample.
     """
 
     given: ModelFile
     inner: ModelFile
     form: Path
+    starts_quantized: bool
     forms: tuple[Path, ...]
     apart: Extraction
     samples: Samples
@@ -107,8 +109,8 @@ def repair(
             bound=Bound(min_sqnr_db=given_db - margin),
             budget_s=budget_s,
             seed=seed,
-            qdq_baseline=subject.form,
-            keep_qparams=True,
+            qdq_baseline=subject.form if subject.starts_quantized else None,
+            keep_qparams=subject.starts_quantized,
             cost_db=False,
         )
         origin, problem, failed = None, "no model at least as accurate was measured", None
@@ -241,6 +243,7 @@ def _subject(
         given=file,
         inner=inner,
         form=form,
+        starts_quantized=better is None or holds_quantized(load(form)),
         forms=() if better is None else (form,),
         apart=apart,
         samples=some,
