@@ -203,7 +203,7 @@ def log_mel(wave: np.ndarray, rate: int) -> np.ndarray:
     rising, falling = (places - edges[:-2]) / widths[:-1], (edges[2:] - places) / widths[1:]
     bands = np.maximum(0, np.minimum(rising, falling)) * 2 / (edges[2:] - edges[:-2])
     amplitudes = np.abs(np.fft.rfft(frames)) @ bands.T
-    return np.log(np.maximum(amplitudes, 1e-5)).T.astype(np.float32)
+    return np.asarray(np.log(np.maximum(amplitudes, 1e-5)).T, np.float32)
 
 
 def distance(found: np.ndarray, floats: np.ndarray) -> np.ndarray:
