@@ -19,7 +19,7 @@ from inlay.targets.base import TargetSpec
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, run_reference, small_model
 from inlay.testing.models import recurrent_model
-from inlay.trial import TaskFigure
+from inlay.trial import Accuracy, TaskFigure
 from tests.support.runtime_quantizer import quantize_dynamically
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the runtime's quantizer warns about this and that
@@ -82,3 +82,17 @@ def test_the_task_decides_where_decibels_say_nothing() -> None:
     assert less_accurate(noisy, worse) == ""
     exact = judge.judge(outputs)
     assert less_accurate(replace(noisy, figures=(better,)), replace(exact, figures=(figure,))), "above, decibels decide"
+
+
+@pytest.mark.parametrize(
+    ("less", "of", "refused"),
+    [(0.0, 0, False), (0.001, 0, False), (0.004, 0, True), (0.011, 100, False), (0.03, 100, True)],
+)
+def test_a_task_is_done_no_less_well_at_the_same_decibels(less: float, of: int, refused: bool) -> None:
+    """A twentieth of what the task may lose at all is the same; where something is counted, one more near miss."""
+    given = TaskFigure("kept", 0.98, 0.02, 0.05, round(0.98 * of), of, "98 % kept")
+    made = replace(given, value=0.98 - less, lost=0.02 + less, said="fewer kept")
+    accuracies = [Accuracy(True, 12.0, figures=(figure,)) for figure in (made, given)]
+    assert bool(less_accurate(*accuracies)) == refused
+    told = [replace(a, figures=tuple(replace(f, most=None) for f in a.figures)) for a in accuracies]
+    assert not less_accurate(*told), "what is only told refuses nothing"

@@ -38,9 +38,13 @@ AS_FAST, FAR_MORE_DB = 0.95, 6.0
 """Speed-up from which a repaired model is as fast as the given one, and the SQNR beyond that one's, a bit of every
 number, for which it is written all the same: shipped files saturate on processors that their makers do not have."""
 
-REPAIR_RETREATS, RETREAT_DB = 4, 0.5
+SAME_SHARE = 0.05
+"""Share of what a task's figure may lose at all by which a repaired model's may be below the given one's, beside one
+near miss where something is counted."""
+
+RETREATS_DB = (0.0, 0.5, 1.5, 3.5, 7.5)
 """Further measured models that are tried where the delivered one is not as accurate on all samples as the given one,
-each asked for so many decibels more on the samples of the search."""
+each asked for so many decibels more on the samples of the search than the given model has."""
 
 REPAIR_BLOCKS, REPAIR_PROCESSES = 8, 3
 """Paired readings of the repaired and the given model in each fresh process: as many as confirm a search."""

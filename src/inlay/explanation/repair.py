@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.preconditions import preconditions_of
 from inlay.targets.registry import create, known_operators
-from inlay.trial import Accuracy, Interval, shown_ratio, shown_sqnr
+from inlay.trial import Accuracy, Interval, TaskFigure, shown_ratio, shown_sqnr
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -152,11 +153,14 @@ def _best(
     """The fastest candidate that is no less accurate than the given model: speed-up, SQNR, file; or what was wrong."""
     best: tuple[Interval | None, float, Path] | None = None
     as_fast: tuple[Interval | None, float, Path] | None = None
-    problem = ""
-    for path, is_last in _candidates(subject, origin, search):
-        if best is not None and is_last:
-            break
+    problem, tried = "", set[str]()
+    for path, is_searched in _candidates(subject, origin, search):
+        if is_searched and best is not None:
+            continue
         made = load(path)
+        if made.sha256 in tried:
+            continue
+        tried.add(made.sha256)
         accuracy = subject.judge.judge(worker.run(Artifact(path.resolve(), made.sha256), subject.feeds), in_task=True)
         why = less_accurate(accuracy, subject.accuracy)
         if why:
@@ -187,21 +191,28 @@ def is_better(gain: Interval | None, more_db: float) -> bool:
 def less_accurate(made: Accuracy, given: Accuracy) -> str:
     """In what ``made`` is less accurate than ``given``; empty where it is not.
 
-    Where little is left of the given model's signal, or its outputs have another length than float's, decibels differ
-    by chance: then the figures of its task decide, where it is known.
+    Both the decibels and the figures of its task, where it is known, must be as good: models with the same SQNR may do
+    their task less well. Where little is left of the given model's signal, or its outputs have another length than
+    float's, decibels differ by chance, and the figures alone decide.
     """
     if lost := broken(made.figures, given.figures):
         return f"does less of what the given model does: {lost}"
-    if made.sqnr_db >= given.sqnr_db - policy.SAME_DB:
-        return ""
-    if given.figures and (given.sqnr_db < policy.TELLING_DB or given.reshaped):
-        theirs = {f.name: f for f in made.figures}
-        for figure in given.figures:
-            mine = theirs.get(figure.name)
-            if mine is None or mine.value < figure.value:
-                return f"has {f'no {figure.name}' if mine is None else mine.said}, the given model {figure.said}"
-        return ""
-    return f"has {shown_sqnr(made.sqnr_db)}, the given model {shown_sqnr(given.sqnr_db)}"
+    lower = made.sqnr_db < given.sqnr_db - policy.SAME_DB
+    if lower and (not given.figures or (given.sqnr_db >= policy.TELLING_DB and not given.reshaped)):
+        return f"has {shown_sqnr(made.sqnr_db)}, the given model {shown_sqnr(given.sqnr_db)}"
+    theirs = {f.name: f for f in made.figures}
+    for figure in given.figures:
+        mine = theirs.get(figure.name)
+        if mine is None or mine.value < figure.value - (0.0 if lower else _no_less(figure)):
+            return f"has {f'no {figure.name}' if mine is None else mine.said}, the given model {figure.said}"
+    return ""
+
+
+def _no_less(figure: TaskFigure) -> float:
+    """By how much another model's figure may be below ``figure`` at the same SQNR; no limit where it is only told."""
+    if figure.most is None:
+        return math.inf
+    return policy.SAME_SHARE * figure.most + (1.0 / figure.of if figure.of else 0.0)
 
 
 def _subject(
@@ -256,23 +267,27 @@ def _subject(
 
 
 def _candidates(subject: _Subject, origin: str | None, folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Models that may be the repaired one, and whether each is only of interest where nothing before it will do.
+    """Models that may be the repaired one, and whether each comes from the search, the fastest of them first.
 
-    The model that the search delivered, and other forms of the given one; then the fastest measured ones that were as
-    accurate. ``origin``: of what the search delivered; None where it failed.
+    Those of the search come before other forms of the given model, unless what it delivered is the form that it started
+    from. ``origin``: of what the search delivered; None where it failed.
     """
-    if origin is not None and not origin.startswith("qdq-baseline: "):
-        yield folder / "model.onnx", False
-    yield from ((form, False) for form in subject.forms)
+    starts_again = origin is not None and origin.startswith("qdq-baseline: ")
+    if origin is None or starts_again:
+        yield from ((form, False) for form in subject.forms)
     if origin is None:
         return
-    for number in range(policy.REPAIR_RETREATS):
-        path, least_db = folder.with_name(f"selected-{number}.onnx"), subject.accuracy.sqnr_db
+    if not starts_again:
+        yield folder / "model.onnx", True
+    for number, more_db in enumerate(policy.RETREATS_DB):
+        path, least_db = folder.with_name(f"selected-{number}.onnx"), subject.accuracy.sqnr_db + more_db
         try:
-            select(folder, path, wish(least_db + number * policy.RETREAT_DB, None, None, "latency", False))
+            select(folder, path, wish(least_db, None, None, "latency", False))
         except InlayError:
-            return
+            break
         yield path, True
+    if not starts_again:
+        yield from ((form, False) for form in subject.forms)
 
 
 def _gain(subject: _Subject, made: ModelFile, worker: Worker, seed: int) -> Interval | None:
