@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.popular import decoder, pictures, sentences, shipped, speech, whisper, written
+from benchmarks.popular import bge, decoder, pictures, sentences, shipped, speech, whisper, written
 
-TASKS = {task.name: task for part in (pictures, written, sentences, speech, whisper, decoder) for task in part.TASKS}
-SHIPPED = {task.name: task for task in shipped.TASKS}
+TASKS = {
+    task.name: task for part in (pictures, written, sentences, bge, speech, whisper, decoder) for task in part.TASKS
+}
+SHIPPED = {task.name: task for part in (shipped.TASKS, bge.SHIPPED) for task in part}
 ALL = {**TASKS, **SHIPPED}

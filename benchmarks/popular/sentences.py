@@ -39,6 +39,9 @@ def tensors(data: bytes) -> dict[str, np.ndarray]:
     return found
 
 
+_WORD = re.compile("[\u4e00-\u9fff]|[^\\W\u4e00-\u9fff]+|[^\\w\\s]")  # a Chinese character is a word of its own
+
+
 class WordPieces:
     """The tokenizer of BERT's uncased models.
 
@@ -52,7 +55,7 @@ class WordPieces:
     def __call__(self, text: str) -> list[int]:
         """Numbers of the pieces, between those that begin and end a sentence."""
         plain = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
-        pieces = [p for word in re.findall(r"\w+|[^\w\s]", plain) for p in self._pieces(word)]
+        pieces = [p for word in _WORD.findall(plain) for p in self._pieces(word)]
         return [self._vocabulary[p] for p in ("[CLS]", *pieces, "[SEP]")]
 
     def _pieces(self, word: str) -> list[str]:

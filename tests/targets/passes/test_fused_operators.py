@@ -128,6 +128,26 @@ def test_the_numbers_stay_the_same(what: str, tmp_path: Path) -> None:
     done.assert_close(rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("axis", "known"), [(1, True), (0, False)])
+def test_sums_of_a_mask_s_rows_are_ends_of_samples(axis: int, known: bool, tmp_path: Path) -> None:
+    """Of unknown sizes, below the opset with LayerNormalization, as the runtime's optimizer for transformers writes."""
+    b = Builder(opset=11)
+    mask = b.input("attention_mask", ("samples", "rows"), TensorProto.INT64)
+    ends = b.node("ends", "ReduceSum", [b.node("cast", "Cast", [mask], to=TensorProto.INT32)], axes=[axis], keepdims=0)
+    data = b.node("data", "Add", [b.input("x", ("samples", "rows", WIDTH)), b.input("y", ("many", "rows", WIDTH))])
+    weight, bias = (b.constant(name, array) for name, array in zip(("w", "b"), QKV[1:], strict=True))
+    b.output(b.node("op", "Attention", [data, weight, bias, ends], domain=DOMAIN, num_heads=HEADS))
+    given = {name: np.random.default_rng(3).normal(0, 1, DATA).astype(np.float32) for name in "xy"}
+    given["attention_mask"] = (np.arange(ROWS) < np.array([[4], [ROWS]])).astype(np.int64)
+    if not known:  # nothing that the runtime would run
+        made, count = take_fused_apart(ir.from_proto(b.model(check=False)))
+        assert (count, [n.op_type for n in made.graph].count("Attention")) == (0, 1)
+        return
+    found = rewrite(b.model(check=False), tmp_path, take_fused_apart, given)
+    assert not any(n.domain for n in found.model.graph)
+    found.assert_close(rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("what", LEFT)
 def test_what_onnx_has_no_words_for_stays(what: str, tmp_path: Path) -> None:
     assert [n.domain for n in taken_apart(LEFT[what], tmp_path).model.graph].count(DOMAIN) == 1

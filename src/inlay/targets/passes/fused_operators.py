@@ -18,8 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.onnx_library import infer_shapes
+from inlay.model.passes.constants import lift_constants
 from inlay.model.passes.opset import raise_opset
-from inlay.model.passes.steps import add_constant, constant_of, ints
+from inlay.model.passes.steps import add_constant, axes_of, constant_of, ints
 
 DOMAIN = "com.microsoft"
 NORMALIZATION_OPSET, NORMALIZATION_IR = 17, 8  # the first opset with LayerNormalization, and its IR version
@@ -34,7 +35,7 @@ def take_fused_apart(model: ir.Model) -> tuple[ir.Model, int]:
     """
     if not any(_row(node) for node in model.graph):
         return model, 0
-    model, _ = raise_opset(model, NORMALIZATION_OPSET)
+    model, _ = lift_constants(raise_opset(model, NORMALIZATION_OPSET)[0])  # raising makes nodes of axes
     model.ir_version = max(model.ir_version, NORMALIZATION_IR)
     done, before = 0, -1
     while done > before:  # what one leaves lets shapes be inferred that another asks for
@@ -205,11 +206,24 @@ def _attention(node: ir.Node, parts: _Parts) -> Sequence[ir.Value | None] | None
 
 
 def _is_known_mask(mask: ir.Value, data: ir.Value) -> bool:
-    """Ones and zeros of each row, or how many of its first positions count: as many numbers as there are samples."""
+    """Ones and zeros of each row, or how many of its first positions count: as many numbers as there are samples.
+
+    Where sizes are not known, a sum over the positions of each row is such a number.
+    """
     shape, given = mask.shape, data.shape
-    if mask.dtype is not ir.DataType.INT32 or shape is None or len(shape) > 2 or not given:
+    if mask.dtype is not ir.DataType.INT32 or shape is None or len(shape) > 2:
         return False
-    return len(shape) == 2 or (len(shape) == 1 and shape[0] == given[0] and shape[0] != ir.SymbolicDim(None))
+    if len(shape) != 1:
+        return len(shape) == 2
+    return _counts_rows(mask) or (given is not None and shape[0] == given[0] and shape[0] != ir.SymbolicDim(None))
+
+
+def _counts_rows(mask: ir.Value) -> bool:
+    node = mask.producer()
+    given = None if node is None or node.op_type != "ReduceSum" else node.inputs[0]
+    if node is None or given is None or given.shape is None or len(given.shape) != 2:
+        return False
+    return axes_of(node) in ([1], [-1])
 
 
 def _kept(node: ir.Node, parts: _Parts, data: ir.Value, mask: ir.Value | None) -> Iterator[tuple[ir.Value, float]]:
