@@ -506,12 +506,12 @@ def test_time_for_evaluations_goes_by_the_latest_and_lasts_for_the_confirmation(
         seed=0,
     )
     end = Deadline(90.0, judge.clock)
-    assert judge.affords(end)
+    assert judge.affords(end) == 1
     judge.asked.append(4.0)
     assert judge.seconds == 4.0
     assert judge.planned_s == 8.0, "one, and one for what takes its place"
     judge.asked.append(12.0)
-    assert judge.affords(end) is (EVALUATING * 90.0 - 16.0 >= 24.0)
+    assert judge.affords(end) == int((EVALUATING * 90.0 - 16.0 - 12.0) / 12.0)
     assert judge.planned_s >= judge.seconds, "one in any case"
     now[0] = 85.0
     assert not judge.affords(end)

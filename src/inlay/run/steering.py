@@ -1,11 +1,11 @@
 """Which SQNR a search asks for where the user's own evaluation is bounded: by what the usual recipes do to its scores.
 
-They are evaluated before the search, full INT8 first, until one keeps the bound; one that is no more accurate than
-another that does not keep it is passed over. Where the first one keeps it although its SQNR is low, so may others, if
-its samples show that of new ones as well: of few samples, a detector that loses every fourth object elsewhere may lose
-one in all. Where a later one keeps it, what is asked for lies between them, by the relation of noise and scores. So is
-the best of them known to be within the bound before anything else takes time; the evaluation has the last word in the
-confirmation.
+They are evaluated before the search, full INT8 first and what is quantized at run time last, until one keeps the bound;
+one that is no more accurate than another that does not keep it is passed over, and so is noise where there is time to
+evaluate few. Where the first one keeps it although its SQNR is low, so may others, if its samples show that of new ones
+as well: of few samples, a detector that loses every fourth object elsewhere may lose one in all. Where a later one
+keeps it, what is asked for lies between them, by the relation of noise and scores. So is the best of them known to be
+within the bound before anything else takes time; the evaluation has the last word in the confirmation.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from inlay.types import Placement
 _SPARE = 0.8  # share of the allowed fall that the search aims at: the relation of few models is a rough one
 _MOST_DB = 40.0  # beyond, hardly anything is in 8 bits
 _STEP_DB = 1.0  # what is asked for beyond a recipe that breaks the bound, at least
+_NOISE_DB = 6.0  # below, half of an output is noise: an evaluation that takes long had better be of another recipe
 _BELOW_DB = 0.1  # how far below the SQNR of one that keeps it others may be
 
 
@@ -38,7 +39,8 @@ def steered(session: Session, given: Given, model: Calibrated) -> Given:
         return given
     prepared = model.prepared
     usual = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
-    recipes = {name: usual[name] for name in (FULL_INT8, CONV_MATMUL) if usual.get(name)}
+    at_run_time = (f.name for f in prepared.rules.forms if f.activation is not None and f.activation.dynamic)
+    recipes = {name: usual[name] for name in (FULL_INT8, CONV_MATMUL, *at_run_time) if usual.get(name)}
     known = session.journal.fact(STEERING_DB)
     if known is None:
         known = session.journal.record_fact(STEERING_DB, _by_recipes(session, given, model, recipes))
@@ -54,8 +56,9 @@ def _by_recipes(session: Session, given: Given, model: Calibrated, recipes: Mapp
     evaluation = session.evaluation
     assert evaluation is not None
     broken = -math.inf  # SQNR of the most accurate recipe outside the bound
-    for name, placement in recipes.items():
-        if not evaluation.affords(session.plan.least_search()):
+    for number, (name, placement) in enumerate(recipes.items(), 1):
+        affords = evaluation.affords(session.plan.least_search())
+        if not affords:
             break
         session.stage(f"evaluate {name}")
         folder = session.work / name
@@ -63,6 +66,8 @@ def _by_recipes(session: Session, given: Given, model: Calibrated, recipes: Mapp
         file = model.candidates.deliver(placement, folder / "model.onnx")
         accuracy = _judged(session, given, file)
         if accuracy is None or accuracy.sqnr_db < broken + _STEP_DB:  # that one need not be evaluated
+            continue
+        if accuracy.sqnr_db < _NOISE_DB and affords <= len(recipes) - number:
             continue
         verdict = evaluation.verdict(file, placement.digest, accuracy.sqnr_db, session.plan.least_search())
         _remark(evaluation, name, verdict)

@@ -41,6 +41,7 @@ _STEP_DB, _LEAST_STEP_DB = 3.0, 0.5
 _LATEST = 2  # evaluations that say what the next one takes
 _WHILE_CONFIRMING = 2.0
 """Evaluations that are planned for in the confirmation: of what is to be delivered, and of what takes its place."""
+_MANY = 1000.0  # evaluations that take no time worth speaking of
 _FIRST = 0.5  # share of what is left of the budget after which the first one is ended
 
 
@@ -213,9 +214,10 @@ class EvaluationJudge:
         """Seconds that are to be kept for evaluations while contenders are confirmed: at least one."""
         return max(self.seconds, min(_WHILE_CONFIRMING * self.seconds, self._left_s))
 
-    def affords(self, end: Deadline) -> bool:
-        """Whether one more may be evaluated until ``end``, before any is confirmed: the share lasts for one there."""
-        return 2.0 * self.seconds <= self._left_s and end.fits(self.seconds)
+    def affords(self, end: Deadline) -> int:
+        """How many more may be evaluated until ``end``, before any is confirmed: the share lasts for one there."""
+        left_s = min(self._left_s - self.seconds, end.left)
+        return 0 if left_s < self.seconds else int(min(left_s / max(self.seconds, 1e-9), _MANY))
 
     def known(self, name: str) -> bool | None:
         """Whether a model kept the bound when it was evaluated; None where it was not. Nothing is evaluated."""
