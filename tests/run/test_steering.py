@@ -40,7 +40,7 @@ class Evaluation:
 def test_noise_is_not_what_few_evaluations_are_spent_on(
     most: int, asked: list[float], steered_db: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recipes of 2, 15 and 17 dB: where the evaluation may be asked often, the first one is, and its failure ends it."""
+    """Recipes of 2, 15 and 17 dB: where there is time for all, the first one is evaluated, and its failure ends it."""
     each_db = dict(zip(("full-int8", "conv-matmul", "dynamic"), (2.0, 15.0, 17.0), strict=True))
     evaluation = Evaluation(most, least_db=10.0)
     session = SimpleNamespace(
