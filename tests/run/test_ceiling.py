@@ -25,7 +25,7 @@ from inlay.measure.client import Worker
 from inlay.model.graph import Graph, build_graph
 from inlay.model.products import multiply_accumulates
 from inlay.run.ceiling.bound import Ceiling, Ceilings, ceiling, reached_by
-from inlay.run.ceiling.counts import Counter
+from inlay.run.ceiling.counts import Counter, Work
 from inlay.run.ceiling.measure import judged, measure_peaks
 from inlay.run.machine_costs import keep_peaks, read_costs, read_peaks, write_costs
 from inlay.search.cost_table import CostTable, Fit
@@ -199,6 +199,19 @@ def test_a_kernel_is_no_more_than_one_product() -> None:
     assert Counter(graph, [fused]).work(fused).products == multiply_accumulates(
         graph, graph.node("first"), padding=False
     )
+
+
+def test_what_only_moves_elements_multiplies_nothing() -> None:
+    """A Transpose of the runtime's own is said to stand for all operators that it was moved past, products included."""
+    graph = _chain()
+    moved = _kernel("Transpose", "conv", "relu", "slice", "turn")
+    work = Counter(graph, [moved]).work(moved)
+    assert work.products == 0
+    assert work.node is graph.node("turn")
+    alone = _kernel("Transpose", "turn")
+    assert work.bytes == Counter(graph, [alone]).work(alone).bytes
+    unknown = _kernel("Transpose", "conv", "relu")
+    assert Counter(graph, [unknown]).work(unknown) == Work(), "nothing is known of it"
 
 
 def test_a_window_that_jumps_reads_a_part_of_its_data() -> None:

@@ -85,6 +85,9 @@ class Counter:
     def _stands_for(self, kernel: KernelTime) -> list[Node]:
         """The nodes of a kernel: where it is named by what it ends with, those before it that it takes in as well."""
         known = [self._graph.node(n) for n in kernel.nodes if self._graph.has_node(n)]
+        if kernel.op_type in _MOVES | _NOTHING:  # a runtime's own may be said to stand for all that it moved past
+            alike = [n for n in known if _is_of(kernel, n)]
+            return sorted(alike, key=lambda n: self._graph.size(n.outputs[0]) or 0)[:1]
         if not known or any(_is_of(kernel, n) for n in known):
             return known
         found = {n.name: n for n in known}
