@@ -343,10 +343,6 @@ def _cells(readings: Readings, judged: _Judged) -> Table:
 def in_fresh_processes(measured: Callable[[], Readings], end: Deadline) -> Readings:
     """The blocks of as many rounds as there is time for, of the cells that all of them have; exact ones need but one.
 
-    Args:
-        measured: starts processes, and reads all files in them.
-        end: after which no further round may last.
-
     Raises:
         Late: there was no time for a single round.
     """

@@ -74,10 +74,7 @@ class _Devices:
     """The devices that a run holds.
 
     Args:
-        ray: the connected module.
         wanted: digest of a fingerprint, or its first digits.
-        root: where actors make their folders, if not in their system's usual place.
-        tell: hears that a device is waited for.
     """
 
     def __init__(self, ray: Any, wanted: str, root: str | None, tell: Tell) -> None:

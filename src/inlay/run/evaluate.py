@@ -39,6 +39,11 @@ class Candidate:
     source: Path | None = None  # the given file, or None
 
     @property
+    def origin(self) -> str:
+        """Which anchor or strategy proposed it."""
+        return self.trial.proposal.origin
+
+    @property
     def latency_ns(self) -> float:
         """Of one inference in the search; 0 where it was not timed."""
         outcome = self.trial.outcome
@@ -117,9 +122,6 @@ class Evaluator:
         self, proposal: Proposal, key: str, write: Callable[[], Artifact], source: Path | None = None
     ) -> Trial:
         """Evaluate one proposal; a finished trial of this or an earlier session is not repeated.
-
-        Args:
-            source: the file, where the user gave one.
 
         Raises:
             Late: there was no time left to write the model: nothing is recorded of it.

@@ -60,9 +60,7 @@ def measure_peaks(
     """The peaks of the target that ``worker`` has, with its threads; None where it tells too little for them.
 
     Args:
-        target: what it runs, and its rewrites.
         deadline: no further model or profile is begun after it.
-        brief: few models.
     """
     if not has_peaks(worker):
         return None

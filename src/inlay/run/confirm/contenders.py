@@ -65,8 +65,6 @@ def contenders_of(
     of the two then, as long as there is something faster; the given model is measured in any case.
 
     Args:
-        judged: every candidate, the given model first.
-        incumbent: the best of the search.
         least_db: SQNR on the selection samples below which quantized models are left out; None for no limit.
     """
 
@@ -168,10 +166,6 @@ def champion_of(base: Entry, others: Sequence[Entry]) -> Entry:
 
     Between what the search found and the best anchor the estimate decides. The former was chosen as the fastest of many
     noisy readings, so that an anchor that looks faster in these fresh ones most likely is.
-
-    Args:
-        base: the given model, with the deciding readings.
-        others: the finalists: float, what the search found, the best anchor.
     """
     champion = base
     for entry in others:

@@ -62,11 +62,7 @@ class Confirmed:
     undecided: str = ""
 
     def least_db(self, bound_db: float | None) -> float | None:
-        """SQNR on the selection samples that another search must ask for; None where none is needed or would help.
-
-        Args:
-            bound_db: as for :meth:`~inlay.run.confirm.verification.Rejected.least_db`.
-        """
+        """SQNR on the selection samples that another search must ask for; None where none is needed or would help."""
         if self.best.is_float or self.fell_back:
             return least_db(self.rejected, bound_db)
         if self.is_unproven and self.best.speedup.value > LEAST_STURDY:
@@ -179,7 +175,7 @@ def best_of(
     proto = onnx.load(str(champion.file.path), load_external_data=False)
     types = [n.op_type for n in proto.graph.node]
     return Best(
-        origin=champion.candidate.trial.proposal.origin,
+        origin=champion.candidate.origin,
         placement_digest=champion.candidate.trial.proposal.placement.digest,
         latency_ms=latency_ms(base.readings.median_ns, over_given),
         speedup=over_given,
@@ -208,8 +204,7 @@ def passed_over(champion: Entry, contenders: Sequence[Entry], verifier: Verifier
     if not passed or (verifier.weighed(champion) or passed[0][1]).rank < passed[0][1].rank:
         return []
     fastest, found = max(passed, key=lambda pair: pair[0].candidate.speedup)
-    origin, gain = fastest.candidate.trial.proposal.origin, f"{fastest.candidate.shown_speedup} in the search"
-    return [unshown(origin, gain, found)]
+    return [unshown(fastest.candidate.origin, f"{fastest.candidate.shown_speedup} in the search", found)]
 
 
 def least_of_sturdy(speedup: float) -> float:
