@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inlay.calibrate.observe import observe
-from inlay.calibrate.tables import CalibrationChoice
-from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.strip_qdq import strip_qdq
+from inlay.run.ceiling.measure import writer_by_extremes
 from inlay.run.inputs import RunInputs
 from inlay.run.preparation import prepared_for, target_of
 from inlay.search.baselines import Anchors
@@ -16,7 +14,6 @@ from inlay.types import Placement
 
 _SAMPLES = 2  # for ranges: kernels take the same time whatever these are
 _LOW = 3  # forms in low precision: all of it, convolutions and products alone, and what is quantized at run time
-_QUICK = "ranges of few samples"  # in place of a calibration's digest
 
 
 def quick_forms(inputs: RunInputs, spec: TargetSpec, fingerprint: Fingerprint, work: Path) -> dict[str, Artifact]:
@@ -30,7 +27,6 @@ def quick_forms(inputs: RunInputs, spec: TargetSpec, fingerprint: Fingerprint, w
     inputs, samples = inputs.on(spec), inputs.parts.calibration.evenly(_SAMPLES)
     target, extraction = target_of(inputs.config, fingerprint.facts), strip_qdq(inputs.file, samples.feeds, work)
     prepared = prepared_for(inputs, target, samples, extraction, work)
-    table = CalibrationChoice("minmax").table(prepared, observe(prepared, samples))
-    writer = CandidateWriter(prepared, table, _QUICK, fingerprint.digest)
+    writer = writer_by_extremes(prepared, samples, fingerprint.digest)
     low = Anchors(prepared.graph, prepared.units, prepared.rules).upcoming(_LOW)
     return {made.digest: made for made in map(writer.write, (Placement(), *low))}

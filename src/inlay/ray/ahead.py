@@ -47,7 +47,6 @@ class BuilderPool:
 
     Args:
         starts: make workers on machines that do not measure; one that raises an InlayError is done without.
-        tell: hears how many there are, once that is known.
 
     Attributes:
         workers: that started.

@@ -49,8 +49,6 @@ def measuring(address: str, specs: Iterable[TargetSpec], tell: Tell) -> Iterator
     Args:
         address: :data:`~inlay.ray.cluster.LOCAL` for this machine through Ray; ``auto`` or an address for a cluster,
             with ``#`` and the digest of a fingerprint where one of several is meant.
-        specs: the targets that will be asked for.
-        tell: hears that a device is waited for.
 
     Raises:
         UsageError: Ray is not installed.

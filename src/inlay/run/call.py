@@ -169,7 +169,6 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
     """A call of ``tune``, read and checked.
 
     Args:
-        target: of these, to tune for.
         command: the line that asks for it, for people.
 
     Raises:

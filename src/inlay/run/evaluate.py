@@ -94,7 +94,7 @@ class Evaluator:
         self._take = take
         self._worker = worker
         self._meter = meter
-        self._judge = judge
+        self.judge = judge  # compares outputs on the selection samples with the float model's
         self._journal = journal
         self._feeds = feeds
         self._baseline_file = baseline_file
@@ -107,11 +107,6 @@ class Evaluator:
         with contextlib.suppress(TargetError):  # without its graph, models that equal it are measured themselves
             self._remember(baseline, worker.load(baseline_file, identify=True))
         self.tally = Tally()
-
-    @property
-    def judge(self) -> Judge:
-        """What compares outputs on the selection samples with the float model's."""
-        return self._judge
 
     @property
     def times_kernels(self) -> bool:
@@ -239,7 +234,7 @@ class Evaluator:
                 return equal
             stage = "accuracy"
             outputs = self._worker.run(artifact, self._feeds) if built is None else built.outputs
-            accuracy = self._judge.judge(outputs, in_task=proposal.anchor)
+            accuracy = self.judge.judge(outputs, in_task=proposal.anchor)
             if not accuracy.feasible and not (proposal.anchor or proposal.timed):
                 return Trial(proposal, Infeasible(accuracy))
             stage = "measure"

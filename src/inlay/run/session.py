@@ -72,6 +72,7 @@ class Session:
         self.inputs, self.work, self.rng = inputs, work, rng
         self.progress, self.lab = asked.progress, asked.lab
         self._phases = Phases(asked.progress)
+        self.doing: Hears = self._phases.doing  # hears where a stage is
         self._begun = begun
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
@@ -311,11 +312,6 @@ class Session:
         """
         self._phases.begin(text, lambda: (until() if until else self.plan.before_writing).left)
         self.journal.record_seconds()
-
-    @property
-    def doing(self) -> Hears:
-        """Hears where a stage is."""
-        return self._phases.doing
 
     @contextlib.contextmanager
     def calibrating(self) -> Iterator[None]:

@@ -105,7 +105,7 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """What answers the guided strategy; attributes as in :func:`compose`."""
+    """What answers the guided strategy."""
 
     session: Session
     model: Calibrated

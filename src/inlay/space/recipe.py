@@ -241,7 +241,6 @@ def elsewhere(recipe: Recipe | None, facts: Callable[[], Mapping[str, str]]) -> 
     What pays depends on target and machine. Nothing is said of a recipe that records none: it was written by hand.
 
     Args:
-        recipe: what is applied.
         facts: of the target that it is applied on; not asked for where the recipe records none.
     """
     if recipe is None or not recipe.tuned_for:

@@ -94,13 +94,7 @@ def shows_its_fastest(judged: Sequence[Candidate]) -> bool:
 def fastest_of(
     judged: Sequence[Candidate], least_db: float, left_out: Collection[str], known: Known | None = None
 ) -> Candidate | None:
-    """The fastest quantized candidate that is accurate enough, and gained in the search.
-
-    Args:
-        least_db: as in :func:`is_enough`.
-        left_out: keys of candidates that do not count.
-        known: as there.
-    """
+    """The fastest quantized candidate that is accurate enough, and gained in the search."""
     rest = [
         c
         for c in judged[1:]
@@ -120,7 +114,6 @@ def is_enough(candidate: Candidate, least_db: float, known: Known | None = None)
     user's own evaluation decides, that says nothing: there, only those that kept its bound need no more.
 
     Args:
-        candidate: within the bound in the search.
         least_db: SQNR of the worst output on the selection samples that is enough.
         known: what that evaluation says; None where there is none.
     """

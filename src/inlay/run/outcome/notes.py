@@ -71,9 +71,7 @@ def notes_for(
     Args:
         why_slow: says why full INT8 is slower than float.
         own_precision: what the target computes floats in, where that is fewer bits.
-        cuts: what the budget cut short.
         remarks: on how it was measured and judged.
-        closing: of strategies that joined the run.
     """
     confirmed, units = found.confirmed, about.units
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
