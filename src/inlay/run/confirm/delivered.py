@@ -103,12 +103,12 @@ class Confirmed:
             return later
         if later.best.is_float or not later.best.confirmed:
             return self
-        if self.is_unproven != later.is_unproven:
-            shown, other = (later, self) if self.is_unproven else (self, later)
-            return shown.in_place_of(other) if shown is self or shown.may_replace(other) else self
-        if bool(self._below_usual_db) != bool(later._below_usual_db):
-            usual, other = (later, self) if self._below_usual_db else (self, later)
-            return usual.in_place_of(other) if usual is self or usual.may_replace(other) else self
+        shown = not self.is_unproven, not later.is_unproven
+        usual = not self._below_usual_db, not later._below_usual_db
+        for mine, its in (shown, usual):
+            if mine != its:
+                surer, other = (self, later) if mine else (later, self)
+                return surer.in_place_of(other) if surer is self or surer.may_replace(other) else self
         least = self.best.speedup.value
         if later.on_others.lacks_db == 0.0 and self.could_be_sturdier:
             least = max(self.rounds.anchor_speedup, least_of_sturdy(least))

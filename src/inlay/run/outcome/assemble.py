@@ -49,16 +49,13 @@ class Losses:
     cut: str = ""  # what there was no time for, for people
 
 
-NO_LOSSES = Losses()  # nothing was judged
-
-
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What a run found: what is delivered, and what stands beside it."""
 
     confirmed: Confirmed  # what is delivered
     anchors: Mapping[str, Trial] = field(default_factory=dict)  # what the anchors showed, by name
-    losses: Losses = NO_LOSSES  # on variations of the samples
+    losses: Losses = Losses()  # on variations of the samples
     not_timed: tuple[str, ...] = ()  # anchors that there was no time for
     unsearched: str = ""  # that nothing but anchors was tried, and why; empty where more was
 
@@ -301,7 +298,7 @@ def losses(
 ) -> Losses:
     """Judge the delivered model on variations of the unseen samples, then anchors on those of the selection samples."""
     if not test.names:
-        return NO_LOSSES
+        return Losses()
     best, delivered, unseen = confirmed.best, None, session.inputs.verification
     found: dict[str, Robustness] = {}
     each_s = session.costs.judge_s(len(test.names))
