@@ -31,7 +31,7 @@ from inlay.run.result import TuneResult
 from inlay.run.schedule import Schedule, deadline_of, efforts
 from inlay.run.session import Session
 from inlay.run.tune import tune
-from inlay.targets.base import Capabilities, Fingerprint, TargetSpec
+from inlay.targets.base import Fingerprint, TargetSpec
 from inlay.targets.null import NullTarget
 from inlay.trial import Accuracy, Interval, Latency, Measured
 from inlay.types import Placement
@@ -170,9 +170,9 @@ def test_where_preparing_leaves_almost_no_time_a_model_is_delivered(
 ) -> None:
     clock = Clock()
 
-    def prepare(session: Session, target: Capabilities) -> PreparedModel:
+    def prepare(session: Session) -> PreparedModel:
         clock.sleep(59.0 - clock.seconds)
-        return prepare_model(session, target)
+        return prepare_model(session)
 
     monkeypatch.setattr("inlay.run.preparation.prepare_model", prepare)
     result, _ = run(tmp_path, 60.0, 300.0, clock=clock)
@@ -187,9 +187,9 @@ def test_however_long_preparing_takes_one_recipe_is_timed(
     """Better ranges and a thorough confirmation are no use to what is never timed."""
     clock = Clock()
 
-    def prepare(session: Session, target: Capabilities) -> PreparedModel:
+    def prepare(session: Session) -> PreparedModel:
         clock.sleep(60.0 - left_s - clock.seconds)
-        return prepare_model(session, target)
+        return prepare_model(session)
 
     monkeypatch.setattr("inlay.run.preparation.prepare_model", prepare)
     result, _ = run(tmp_path, 60.0, 1000.0, clock=clock)

@@ -358,10 +358,9 @@ def test_of_models_that_were_not_evaluated_the_less_noisy_one_is_nearer_to_the_b
 
 def test_a_contender_that_its_samples_break_is_rejected() -> None:
     """Not delivered with a word of doubt: measured below the bound, it is outside of it."""
-    trial = SimpleNamespace(
-        outcome=None, accuracy=SimpleNamespace(sqnr_db=25.0), proposal=SimpleNamespace(origin="cut 1")
-    )
-    entry = SimpleNamespace(key="k", candidate=SimpleNamespace(placement=object(), source=None, trial=trial))
+    trial = SimpleNamespace(outcome=None, accuracy=SimpleNamespace(sqnr_db=25.0))
+    candidate = SimpleNamespace(placement=object(), source=None, trial=trial, origin="cut 1")
+    entry = SimpleNamespace(key="k", candidate=candidate)
     given = cast(Candidate, SimpleNamespace(key="given", trial=SimpleNamespace(outcome=None)))
     for found, keeps in ((judged(18.0, 19.0, 21.0), False), (judged(21.0, 22.0, 23.0), True)):
         weigh = cast(Any, lambda entry, unseen, until, found=found: found)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from inlay.autotune.duel import FinalComparison
 from inlay.autotune.state import SchemeRecord, TunerState
 from inlay.autotune.subject import Subject
 from inlay.errors import UsageError
@@ -129,7 +128,8 @@ class Findings:
         found = f"{plain(before, 4)} ms -> {plain(after, 4)} ms, {ratio:.2f}x"
         if self._final_speedup is None:
             return f"{found}: an estimate from the readings of the search, not measured again"
-        pairs = len(self._final.duel.ratios) if self._final is not None else 0
+        final = self._state.final
+        pairs = len(final.duel.ratios) if final is not None else 0
         return f"{found} [{self._final_speedup.low:.2f}, {self._final_speedup.high:.2f}] in {pairs} pairs of readings"
 
     @property
@@ -145,10 +145,6 @@ class Findings:
         return self._state.baseline_ms / self._state.incumbent_ms
 
     @property
-    def _final(self) -> FinalComparison | None:
-        return self._state.final
-
-    @property
     def _is_float(self) -> bool:
         """Whether the incumbent, measured or not, is the float model."""
         return self._state.baseline_ms is not None and self._evolve is not None and not len(self.best_placement)
@@ -158,13 +154,14 @@ class Findings:
         """The speed-up of the final comparison; of the float model over itself there is nothing to measure."""
         if self._is_float:
             return Interval.exactly(1.0)
-        return None if self._final is None else self._final.speedup
+        return None if self._state.final is None else self._state.final.speedup
 
     @property
     def _compared(self) -> tuple[Interval, Interval] | None:
         """Latency in ms and speed-up of the incumbent, as the final comparison found them."""
-        found = None if self._final is None else self._final.speedup
-        return None if self._final is None or found is None else (self._final.latency_ms, found)
+        final = self._state.final
+        found = None if final is None else final.speedup
+        return None if final is None or found is None else (final.latency_ms, found)
 
     @property
     def profile_region(self) -> Region | None:

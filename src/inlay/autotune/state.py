@@ -253,10 +253,8 @@ def compared(state: TunerState, pairs: int) -> TunerState:
 def compared_with(state: TunerState, latency_ms: float | None, reason: str) -> TunerState:
     """A latency arrived in the final comparison; None with a reason where the reading failed."""
     assert state.final is not None, "there is no final comparison"
-    if latency_ms is None:
-        state = counted(state, reason)
-    assert state.final is not None
-    return replace(state, final=state.final.with_reading(latency_ms))
+    final = state.final.with_reading(latency_ms)
+    return replace(counted(state, reason) if latency_ms is None else state, final=final)
 
 
 def refused(state: TunerState, accuracy: Accuracy) -> tuple[TunerState, Trial]:

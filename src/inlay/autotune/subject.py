@@ -158,13 +158,12 @@ class Subject:
         file = _read(source, folder)
         specs = with_sizes(input_specs(file.model), bind or {})
         rng = np.random.default_rng(seed)
-        self._samples: Samples
-        self._samples = (
+        given = (
             random_samples(specs, rng, _RANDOM_SAMPLES)
             if samples is None
             else read_samples(samples, specs, find=user_function)
         )
-        self._samples = joined(self._samples, file.model)
+        self._samples: Samples = joined(given, file.model)
         self.samples_kind = self._samples.kind  # `random` when no samples were given; the outputs then mean nothing
         self._bound = Bound(float(bound)) if isinstance(bound, (int, float)) else bound
         self._metric = None if self._bound is None else find_metric(self._bound.metric, labels)
@@ -230,8 +229,7 @@ class Subject:
             ModelError: it cannot be read, or does not run.
             UsageError: it holds no Q/DQ nodes, or its inputs and outputs are others.
         """
-        with scratch(self._folder) as folder:
-            work = folder
+        with scratch(self._folder) as work:
             file = _read(source, work)
             require_baseline(file, self.prepared.file)
             prepared = replace(self.prepared, extraction=None)

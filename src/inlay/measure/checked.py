@@ -28,7 +28,6 @@ class Checked:
     """An executable that returns arrays and times as the protocol says, or raises.
 
     Args:
-        executable: as the target built it.
         announce: called before each call of the runtime.
         estimated: its times are estimates, not readings of a clock.
 

@@ -344,10 +344,13 @@ class Worker:
             self._start()
         begun = time.monotonic()
         try:
-            return self._process.ask(do, arguments, self._limit())
+            return self._exchange(do, arguments)
         finally:
             self._record(do, arguments, time.monotonic() - begun)
 
     def _record(self, do: str, arguments: Mapping[str, Any], seconds: float) -> None:
         self.busy_s += seconds
         self.took[do].append(seconds / max(1, len(arguments.get("feeds", ())), len(arguments.get("keys", ()))))
+
+    def _exchange(self, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return self._process.ask(do, arguments, self._limit())

@@ -15,6 +15,7 @@ Of = Callable[[Sequence[float]], Any]
 
 _OBSERVING = 4
 """Inferences that a sample takes in calibration, about: all values are wanted, and they become histograms."""
+PROFILED = 20  # inferences of a profile that is compared with others
 _WARMING = 5  # inferences that tell how many of them fill a slot
 
 
@@ -113,9 +114,9 @@ class Costs:
         """Judging a candidate on so many samples, and so many blocks of a race."""
         return self.judge_s(samples) + blocks * self.block_s(3)
 
-    def profile_s(self, models: int, repeats: int) -> float:
+    def profile_s(self, models: int) -> float:
         """Profiles of so many candidates: each is built twice."""
-        return models * (2 * self.candidate_build_s + repeats * self.sample_s)
+        return models * (2 * self.candidate_build_s + PROFILED * self.sample_s)
 
     def process_s(self, models: int, blocks: int) -> float:
         """So many blocks in a fresh process: of the given model, float, and others."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from inlay.errors import InlayError, UsageError
 from inlay.files import scratch
@@ -96,24 +95,11 @@ class Lab:
 HERE = Lab()  # this machine
 
 
-class OpenLab(Protocol):
-    """A lab elsewhere. The entry point is such a function; its name is that of the option which asks for it."""
-
-    def __call__(
-        self, address: str, specs: Iterable[TargetSpec], tell: Callable[[str], None]
-    ) -> AbstractContextManager[Lab]:
-        """The lab of a run; its devices are let go at the end.
-
-        Args:
-            address: what the option says.
-            specs: the targets that will be asked for; none to find out what is there.
-            tell: hears, in one line, what the run waits for.
-
-        Raises:
-            UsageError: the address cannot be understood, or what the executor needs is not installed.
-            TargetError: nobody answers, or a target cannot be created.
-        """
-        ...
+OpenLab = Callable[[str, Iterable[TargetSpec], Callable[[str], None]], AbstractContextManager[Lab]]
+"""Opens a lab elsewhere, whose devices are let go at the end. The entry point is such a function; its name is that of
+the option which asks for it. It is given what the option says, the targets that will be asked for (none to find out
+what is there), and what hears in one line what the run waits for. It raises UsageError where it does not understand
+the address, or lacks what it needs, and TargetError where nobody answers, or a target cannot be created."""
 
 
 def measuring(

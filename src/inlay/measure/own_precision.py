@@ -45,7 +45,6 @@ def gain_in_float32(
 
     Args:
         start: starts a worker; all but the one that is returned are ended here.
-        slot_ns: nanoseconds that one reading should take at least.
         until: when a look that begins now ends: no further block of it is begun behind that.
 
     Returns:

@@ -75,7 +75,6 @@ def time_in_turn(
         workers: a process for each target, by label; models stay resident in it.
         rows: the files of each target, by label; a target whose first file fails has no readings at all.
         feed: file of their inputs, or one for each label.
-        slot_ns: nanoseconds that one reading should take at least.
         left_s: seconds that are left; no block but the first is begun that would take longer.
 
     Raises:

@@ -44,7 +44,6 @@ class Process:
 
     Args:
         folder: for temporary files: what a killed runtime leaves behind goes with it.
-        python: how it is started.
 
     Attributes:
         child: the process; None where there is none.

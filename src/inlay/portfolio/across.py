@@ -26,6 +26,7 @@ from inlay.portfolio.outlook import Outlook
 from inlay.portfolio.result import GIVEN, AcrossResult, Cell, Chosen, Column
 from inlay.portfolio.runs import Figures
 from inlay.run.inputs import TuneRequest
+from inlay.run.outcome.notes import RANDOM
 from inlay.run.outputs import install
 from inlay.run.result import NO_DOUBT, Doubt, write_json
 from inlay.run.tune import tune
@@ -211,10 +212,9 @@ def _result(comparison: Comparison, tuned: _Tuned, screened: Mapping[str, float 
         for label, found in screened.items()
         if not isinstance(found, str) and label not in tuned.runs
     }
-    random = "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
     notes = chain(
         comparison.inputs.changed,
-        [random] if samples.kind == "random" else [],
+        [RANDOM] if samples.kind == "random" else [],
         ["the command was interrupted"] if tuned.interrupted else [],
         chosen.notes,
     )

@@ -101,8 +101,7 @@ class Comparison:
 
         Where a runtime computes float32 operators in fewer bits, it is there twice, and one of the two is tuned for.
         Fewer bits are what users get, and usually faster. Where the given model does not keep the bound so, or samples
-        do not show it for new ones, hardly anything will, and what is in 8 bits beside float32 may be faster still: a
-        file type detector with 4.6 dB in bfloat16 took 1.76 ms so, and 1.53 ms in 8 bits beside float32, with 109.7 dB.
+        do not show it for new ones, hardly anything will, and what is in 8 bits beside float32 may be faster still.
         """
         return self.held.journal.once(SCREENED, self._screened)
 
@@ -342,10 +341,6 @@ def _cells(readings: Readings, judged: _Judged) -> Table:
 
 def in_fresh_processes(measured: Callable[[], Readings], end: Deadline) -> Readings:
     """The blocks of as many rounds as there is time for, of the cells that all of them have; exact ones need but one.
-
-    Args:
-        measured: starts processes, and reads all files in them.
-        end: after which no further round may last.
 
     Raises:
         Late: there was no time for a single round.

@@ -104,7 +104,6 @@ def run_fleet(
     """As :func:`fleet`, for a plan that was read.
 
     Args:
-        restart: forget earlier runs in ``out``.
         before_s: seconds of the budget that were used up before the call.
     """
     with open_portfolio(

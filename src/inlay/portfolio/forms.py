@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inlay.calibrate.observe import observe
-from inlay.calibrate.tables import CalibrationChoice
-from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.model import prepare, where_taken
 from inlay.prepare.strip_qdq import strip_qdq
+from inlay.run.ceiling.measure import writer_by_extremes
 from inlay.run.inputs import RunInputs
+from inlay.run.preparation import prepared_for, target_of
 from inlay.search.baselines import Anchors
-from inlay.targets.base import Artifact, Capabilities, Fingerprint, TargetSpec
-from inlay.targets.registry import create
+from inlay.targets.base import Artifact, Fingerprint, TargetSpec
 from inlay.types import Placement
 
 _SAMPLES = 2  # for ranges: kernels take the same time whatever these are
 _LOW = 3  # forms in low precision: all of it, convolutions and products alone, and what is quantized at run time
-_QUICK = "ranges of few samples"  # in place of a calibration's digest
 
 
 def quick_forms(inputs: RunInputs, spec: TargetSpec, fingerprint: Fingerprint, work: Path) -> dict[str, Artifact]:
@@ -28,13 +24,9 @@ def quick_forms(inputs: RunInputs, spec: TargetSpec, fingerprint: Fingerprint, w
     Raises:
         InlayError: the model cannot be prepared for the target.
     """
-    config, samples = inputs.config, inputs.parts.calibration.evenly(_SAMPLES)
-    target = Capabilities.of(create(spec, fingerprint.facts), config.quant_type, config.max_opset, config.base)
-    extraction = strip_qdq(inputs.file, samples.feeds, work)
-    feed, frozen = samples.feeds[0], inputs.frozen
-    prepared = prepare(inputs.file, target, feed, work, config.nodes, config.recipe, extraction, frozen)
-    prepared = where_taken(prepared, samples.feeds)
-    table = CalibrationChoice("minmax").table(prepared, observe(prepared, samples))
-    writer = CandidateWriter(prepared, table, _QUICK, fingerprint.digest)
+    inputs, samples = inputs.on(spec), inputs.parts.calibration.evenly(_SAMPLES)
+    target, extraction = target_of(inputs.config, fingerprint.facts), strip_qdq(inputs.file, samples.feeds, work)
+    prepared = prepared_for(inputs, target, samples, extraction, work)
+    writer = writer_by_extremes(prepared, samples, fingerprint.digest)
     low = Anchors(prepared.graph, prepared.units, prepared.rules).upcoming(_LOW)
     return {made.digest: made for made in map(writer.write, (Placement(), *low))}

@@ -181,12 +181,7 @@ def _seconds(budget: object) -> float | None:
 
 
 def _names(runs: Sequence[Mapping[str, Any]], constraints: int) -> list[str]:
-    """A folder's name for each run: the model's, where need be with the folder that it is in; target; a number.
-
-    Args:
-        runs: their options, by model, then target, then constraint.
-        constraints: how many there are for each model and target.
-    """
+    """A folder's name for each run: the model's, where need be with the folder that it is in; target; a number."""
     models = list(dict.fromkeys(str(run.get("model", "")) for run in runs))
     stems = {model: Path(model).stem for model in models}
     several = {stem for stem in stems.values() if list(stems.values()).count(stem) > 1} if len(models) > 1 else set()

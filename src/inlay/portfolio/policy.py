@@ -15,8 +15,7 @@ FORMS_SHARE, FORMS_BLOCKS, FEW_SAMPLES = 0.15, 5, 3
 FORMS_BYTES = 100_000_000  # size of a model beyond which there is no such look: it holds five of them in each process
 LEAST_TRIALS, SEARCHING_SHARE = 12, 1 / 3
 """Candidates that a run should at least have time for, and the share of a short run that it searches: where targets
-that may be equally fast would have less each, one has all of it. Halves of 90 s found hardly anything for MiniLM and a
-recognizer, of 20 and 30 ms; the whole gave the former 1.86x in place of 1.09x."""
+that may be equally fast would have less each, one has all of it."""
 COMPARING_SHARE = 0.3  # of the time behind the first readings, kept for measuring files of all targets on all targets
 COMPARING_EACH = 0.05  # the same for each file on each target, where few of them are measured
 WRITING_SHARE, JUDGING_SHARE = 0.25, 0.35

@@ -98,8 +98,6 @@ def find_wide(
     """The units that stay in float32 beside half precision, by name, each with the reason.
 
     Args:
-        prepared: the model; its target has a base of half precision.
-        feeds: samples.
         bound_db: SQNR that the outputs of a delivered model must keep.
         deadline: what is not decided by then stays in float32.
         mask: input that says which elements are padding, as of :class:`~inlay.data.Samples`.

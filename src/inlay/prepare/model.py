@@ -145,8 +145,6 @@ def prepare(
     """Normalize and index a model.
 
     Args:
-        file: the model.
-        target: what the target runs, and its rewrites.
         feed: real inputs, for checking the passes and for shapes.
         folder: for scratch files; must stay as long as the result is used.
         nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
@@ -197,7 +195,6 @@ class _Runs:
 
     Args:
         given: the model before normalization; of this one only the outputs are of interest.
-        feed: inputs.
         folder: for the weights of the model that was run last.
     """
 

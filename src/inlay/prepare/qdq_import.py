@@ -60,8 +60,6 @@ def import_qdq(
 
     Args:
         baseline: the same function with Q/DQ nodes.
-        float_rewrites: of the target that ``prepared`` is for.
-        feeds: samples to take the baseline apart with.
 
     Raises:
         ModelError: the baseline does not run.

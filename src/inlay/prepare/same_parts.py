@@ -54,8 +54,6 @@ def first_difference(
         model: the same as ``given``.
         given: the file.
         written: from its parts.
-        store: has the weights of both.
-        feed: what they are run on.
 
     Raises:
         CompileFailed, RunFailed, Crashed, TimedOut: one of them does not run.

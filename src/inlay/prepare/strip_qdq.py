@@ -53,9 +53,7 @@ def strip_qdq(
     Where the parts do not compute what the file computes, the file is taken as it is: as one opaque model.
 
     Args:
-        file: the model.
         feeds: samples, at least one: they show where pairs saturate, and the first one checks the result.
-        folder: for scratch files.
         forms: of the saturations that stay, where known from an earlier call; it checked the result.
         opaque: why an earlier call took the file as it is.
 

@@ -47,7 +47,6 @@ class BuilderPool:
 
     Args:
         starts: make workers on machines that do not measure; one that raises an InlayError is done without.
-        tell: hears how many there are, once that is known.
 
     Attributes:
         workers: that started.
@@ -111,10 +110,6 @@ class BuilderPool:
 class BuiltAhead(Ahead):
     """What builders are at, by the keys of models. A wrong guess costs nothing but a builder's time.
 
-    Args:
-        builders: build and run models.
-        search: of the run.
-
     Attributes:
         used: models that the device did not have to build and run.
         begun: models that builders were asked for.
@@ -174,12 +169,8 @@ def building_ahead(
     """Builders for a search, as many as are free now, until it has ended; how many models they spared it is told.
 
     Args:
-        ray: the connected module.
         name: of the resource by which nodes offer them (:func:`~inlay.ray.lab.builder_of`).
-        root: where actors make their folders, if not in their system's usual place.
         expected: digest of the fingerprint that the target must have there; None for whatever it has.
-        search: of the run.
-        tell: hears how many there are.
     """
     free = min(policy.MOST_BUILDERS, int(ray.available_resources().get(name, 0)))
     if not free:

@@ -37,34 +37,21 @@ _KEPT = 2  # models that stay loaded: calls that share one follow one another
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of a file.
+    """A range of a file."""
 
-    Attributes:
-        name: of the file, in a helper's folder.
-        offset: where the range begins (bytes),
-        length: and how long it is.
-        data: references to it in the object store, each with its offset.
-    """
-
-    name: str
-    offset: int
-    length: int
-    data: Sequence[tuple[int, Any]]
+    name: str  # of the file, in a helper's folder
+    offset: int  # where the range begins, in bytes
+    length: int  # in bytes
+    data: Sequence[tuple[int, Any]]  # references to it in the object store, each with its offset
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A model on its way.
+    """A model on its way."""
 
-    Attributes:
-        name: in a helper's folder.
-        pieces: all that it consists of.
-        digest: of an artifact; empty where it stands for a stored model.
-    """
-
-    name: str
-    pieces: Sequence[Piece]
-    digest: str = ""
+    name: str  # in a helper's folder
+    pieces: Sequence[Piece]  # all that it consists of
+    digest: str = ""  # of an artifact; empty where it stands for a stored model
 
 
 class Helper:
@@ -87,13 +74,7 @@ class Helper:
         return VERSIONS
 
     def call(self, seconds: float, function: Callable[..., T], arguments: Sequence[Any]) -> T:
-        """What a function returns, with models in place of what was sent of them. Raises what it raises.
-
-        Args:
-            seconds: that it may take.
-            function: one of Inlay's own.
-            arguments: of it.
-        """
+        """What a function of Inlay's own returns within ``seconds``, with models in place of what was sent of them."""
         until = time.monotonic() + seconds
         here = [self._model(each) if isinstance(each, Sent) else each for each in arguments]
         with limited(lambda: until - time.monotonic()):
@@ -133,11 +114,7 @@ def stand_in(
 ) -> list[dict[str, np.ndarray]]:
     """Outputs by name of a model for every feed, where this machine's runtime is like the device's.
 
-    Args:
-        spec: the target.
-        fingerprint: digest of the device's: another processor may round otherwise.
-        artifact: the model.
-        feeds: its inputs.
+    ``fingerprint`` is the digest of the device's: another processor may round otherwise.
 
     Raises:
         TaskLost: it is not like the device's, or cannot be had here.

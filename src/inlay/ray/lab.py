@@ -49,8 +49,6 @@ def measuring(address: str, specs: Iterable[TargetSpec], tell: Tell) -> Iterator
     Args:
         address: :data:`~inlay.ray.cluster.LOCAL` for this machine through Ray; ``auto`` or an address for a cluster,
             with ``#`` and the digest of a fingerprint where one of several is meant.
-        specs: the targets that will be asked for.
-        tell: hears that a device is waited for.
 
     Raises:
         UsageError: Ray is not installed.
@@ -74,10 +72,7 @@ class _Devices:
     """The devices that a run holds.
 
     Args:
-        ray: the connected module.
         wanted: digest of a fingerprint, or its first digits.
-        root: where actors make their folders, if not in their system's usual place.
-        tell: hears that a device is waited for.
     """
 
     def __init__(self, ray: Any, wanted: str, root: str | None, tell: Tell) -> None:

@@ -33,9 +33,7 @@ class HelperPool:
     all is lost at once.
 
     Args:
-        ray: the connected module.
         actors: of :class:`~inlay.ray.helper.Helper`, perhaps still starting: they are waited for when help is needed.
-        tell: hears how many help.
     """
 
     def __init__(self, ray: Any, actors: Sequence[Any], tell: Tell) -> None:
@@ -197,21 +195,14 @@ def _lost(why: str) -> Future[Any]:
 
 @contextlib.contextmanager
 def helper_pool(ray: Any, root: str | None, tell: Tell) -> Iterator[WorkerPool | None]:
-    """Helpers on all processors of the cluster that are free now; None where there are none.
-
-    Args:
-        ray: the connected module.
-        root: where the actors make their folders, if not in their system's usual place.
-        tell: hears how many help.
-    """
+    """Helpers on all processors of the cluster that are free now; None where there are none."""
     free = min(policy.MOST_HELPERS, math.floor(ray.available_resources().get("CPU", 0)))
     if not free:
         yield None
         return
     actors: list[Any] = []
     try:
-        options = {"num_cpus": 1, "max_restarts": policy.HELPER_LOSSES}
-        kind = ray.remote(Helper).options(**options)
+        kind = ray.remote(Helper).options(num_cpus=1, max_restarts=policy.HELPER_LOSSES)
         actors += [kind.remote(root) for _ in range(free)]
         yield HelperPool(ray, actors, tell)
     finally:

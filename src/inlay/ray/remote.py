@@ -23,10 +23,7 @@ class RayDevice(RemoteDevice):
     """A device of a cluster.
 
     Args:
-        ray: the connected module.
         resource: the name under which a node announces the device (:func:`~inlay.ray.lab.resource_of`), exactly once.
-        root: where the actor makes its folder, if not in its system's usual place.
-        tell, wait_s: as of any device elsewhere.
     """
 
     goes_on = "give the same command when a node announces it: a tune goes on with what was measured"

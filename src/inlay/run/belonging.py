@@ -100,12 +100,7 @@ def _is_multiplied(node: ir.Node) -> bool:
 
 
 def differences(then: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, ...]:
-    """What differs in what a file was quantized for from what it runs on, as lines; none where it does not say.
-
-    Args:
-        then: facts of the file's metadata, with the target's name.
-        here: facts of the target here, likewise.
-    """
+    """What differs in what a file was quantized for from what it runs on, as lines; none where it does not say."""
     if not then:
         return ()
     named = f"for {then.get('processor') or then.get('cpu') or then.get('target')}"

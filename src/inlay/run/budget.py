@@ -19,8 +19,7 @@ _BUILDS_OF_A_TRIAL = 3  # at most: one build to judge it, and a second one with 
 _GAIN = 1.02  # speed-up from which on a quantized model is worth a thorough confirmation: others are as good as none
 _HALF = 0.5
 """Of the logarithm of the fastest model's speed-up, whatever its accuracy: where what keeps the bound gains less, a mix
-of both is worth more than confirming that thoroughly. A recognizer had 1.08x within it and 1.40x outside, and 33 of
-81 s were kept for confirming the former."""
+of both is worth more than confirming that thoroughly."""
 _FEW = 8
 """Trials that are too few for what is outside the bound: three solutions within it, and what leads to the best one."""
 _RECENT = 3

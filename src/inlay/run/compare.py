@@ -91,7 +91,11 @@ def compare(
         for _ in counting(range(processes), "time the models in process"):
             with lab.start(spec, folder, usual_limit) as worker:
                 worker.must_time()
-                _loadable(worker, files, artifacts)
+                for file, artifact in zip(files, artifacts, strict=True):
+                    try:
+                        worker.load(artifact)
+                    except CompileFailed as error:
+                        raise ModelError(f"{file.path}: {error}") from error
                 readings.append(_read(worker, artifacts, feed, blocks, rng))
                 if rate:
                     requests = int(np.clip(_SERVED_S * rate, *_REQUESTS))
@@ -128,11 +132,3 @@ def _read(worker: Worker, artifacts: Sequence[Artifact], feed: Path, blocks: int
         return joined(parts)
 
     return read_again(more(blocks), blocks, more)
-
-
-def _loadable(worker: Worker, files: Sequence[ModelFile], artifacts: Sequence[Artifact]) -> None:
-    for file, artifact in zip(files, artifacts, strict=True):
-        try:
-            worker.load(artifact)
-        except CompileFailed as error:
-            raise ModelError(f"{file.path}: {error}") from error

@@ -39,6 +39,11 @@ class Candidate:
     source: Path | None = None  # the given file, or None
 
     @property
+    def origin(self) -> str:
+        """Which anchor or strategy proposed it."""
+        return self.trial.proposal.origin
+
+    @property
     def latency_ns(self) -> float:
         """Of one inference in the search; 0 where it was not timed."""
         outcome = self.trial.outcome
@@ -89,7 +94,7 @@ class Evaluator:
         self._take = take
         self._worker = worker
         self._meter = meter
-        self._judge = judge
+        self.judge = judge  # compares outputs on the selection samples with the float model's
         self._journal = journal
         self._feeds = feeds
         self._baseline_file = baseline_file
@@ -104,11 +109,6 @@ class Evaluator:
         self.tally = Tally()
 
     @property
-    def judge(self) -> Judge:
-        """What compares outputs on the selection samples with the float model's."""
-        return self._judge
-
-    @property
     def times_kernels(self) -> bool:
         """Whether there are profiles at all."""
         return "profile" not in self._worker.lacks
@@ -117,9 +117,6 @@ class Evaluator:
         self, proposal: Proposal, key: str, write: Callable[[], Artifact], source: Path | None = None
     ) -> Trial:
         """Evaluate one proposal; a finished trial of this or an earlier session is not repeated.
-
-        Args:
-            source: the file, where the user gave one.
 
         Raises:
             Late: there was no time left to write the model: nothing is recorded of it.
@@ -237,7 +234,7 @@ class Evaluator:
                 return equal
             stage = "accuracy"
             outputs = self._worker.run(artifact, self._feeds) if built is None else built.outputs
-            accuracy = self._judge.judge(outputs, in_task=proposal.anchor)
+            accuracy = self.judge.judge(outputs, in_task=proposal.anchor)
             if not accuracy.feasible and not (proposal.anchor or proposal.timed):
                 return Trial(proposal, Infeasible(accuracy))
             stage = "measure"

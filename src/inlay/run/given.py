@@ -73,11 +73,7 @@ class Given:
     def compare(
         self, samples: Samples, reference: Sequence[Outputs], bound: Bound | None = None, metric: Metric | None = None
     ) -> Judge:
-        """What compares others with it on other samples, in the same parts of outputs, without a margin.
-
-        Args:
-            bound: that must be kept; None for none.
-        """
+        """What compares others with it on other samples, in the same parts of outputs, without a margin."""
         task = self.judge.task
         if task is not None:
             task = task.bound(binds=bound is not None and binds_in_task(bound))
@@ -100,13 +96,7 @@ def binds_in_task(bound: Bound) -> bool:
 def bound_in_task(
     samples: Samples, reference: Sequence[Outputs], config: TuneConfig, run: RunFiles, folder: Path
 ) -> tuple[Bound, Task | None]:
-    """The bound that models are judged by, and the given model's task, whose figures bind where nothing else does.
-
-    Args:
-        reference: what the given model makes of ``samples``.
-        run: gives its outputs for others.
-        folder: for files of these.
-    """
+    """The bound that models are judged by, and the given model's task, whose figures bind where nothing else does."""
     task = beside_noise(task_of(samples, reference, config.task), samples, reference, run, folder)
     bound = config.searched
     if task is None or not binds_in_task(config.bound):

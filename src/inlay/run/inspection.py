@@ -20,16 +20,16 @@ from inlay.model.load import ModelFile
 from inlay.model.onnx_library import check
 from inlay.model.store import model_bytes
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.prepare.strip_qdq import is_quantized_file, strip_qdq
+from inlay.prepare.strip_qdq import is_quantized_file
 from inlay.run.call import Given
 from inlay.run.given import run_given
 from inlay.run.inputs import TuneRequest
+from inlay.run.preparation import prepare_model
 from inlay.run.schedule import CALIBRATING
 from inlay.run.session import open_session
 from inlay.search.baselines import anchor_placements
 from inlay.space.units import rejection_counts
 from inlay.targets.base import Capabilities
-from inlay.targets.registry import create
 
 _RUN_FOLDER = "dry"
 
@@ -104,7 +104,6 @@ def inspected(tries: Iterable[tuple[Given, Mapping[str, int]]], target: Capabili
 
     Args:
         tries: the model with sizes, and these; at least one, the likeliest first.
-        target: what the target can run in low precision.
     """
     failed: Inspection | None = None
     for given, sizes in tries:
@@ -113,10 +112,11 @@ def inspected(tries: Iterable[tuple[Given, Mapping[str, int]]], target: Capabili
             return inspection(given.file, None, f"input {text[0]} takes text, of which none is made up: {said}")
         try:
             feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
-            return inspection(given.file, quantizable_in(given.file, target, feed), "", sizes)
+            with scratch() as folder:
+                quantizable = Quantizable.of(prepare(given.file, target, feed, folder))
+            return inspection(given.file, quantizable, "", sizes)
         except InlayError as error:
-            listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-            tried = f" (with {listed}; --bind gives others)" if sizes else ""
+            tried = f" (with {_listed(sizes)}; --bind gives others)" if sizes else ""
             failed = failed or inspection(given.file, None, f"{error}{tried}", sizes)
     assert failed is not None, "there is at least one"
     return failed
@@ -125,10 +125,12 @@ def inspected(tries: Iterable[tuple[Given, Mapping[str, int]]], target: Capabili
 def _remark(sizes: Mapping[str, int], ran: bool) -> str:
     if not sizes:
         return ""
-    listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    return (
-        f"the runtime ran it once with {listed}" if ran else f"it DID NOT RUN with {listed}: give sizes that it takes"
-    )
+    told = _listed(sizes)
+    return f"the runtime ran it once with {told}" if ran else f"it DID NOT RUN with {told}: give sizes that it takes"
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def inspection(
@@ -160,12 +162,6 @@ def _refused(file: ModelFile) -> Iterator[str]:
         yield f"ONNX's checker refuses this model, and may refuse what is written from it: {str(error).splitlines()[0]}"
 
 
-def quantizable_in(file: ModelFile, target: Capabilities, feed: Mapping[str, np.ndarray]) -> Quantizable:
-    """What ``target`` can run in low precision of ``file``, normalized. Raises InlayError where it does not run."""
-    with scratch() as folder:
-        return Quantizable.of(prepare(file, target, feed, folder))
-
-
 def _words(value: ir.Value) -> str:
     dtype = "?" if value.dtype is None else value.dtype.name.lower()
     shape = "any shape" if value.shape is None else "[" + ", ".join(str(d) for d in value.shape) + "]"
@@ -195,17 +191,12 @@ def dry_run(asked: TuneRequest) -> DryRun:
     Raises:
         InlayError: what the run would end with.
     """
-    file, config = asked.file, asked.config
     with scratch() as folder:
         into_folder = replace(asked, out=folder / _RUN_FOLDER, restart=False)
         with open_session(into_folder) as session:
             run_given(session)
-            made = create(config.target, session.worker.fingerprint.facts)
-            parts, target = session.inputs.parts, Capabilities.of(made, max_opset=config.max_opset, base=config.base)
-            extraction = strip_qdq(file, parts.calibration.feeds[:1], session.work)
-            feed = parts.calibration.feeds[0]
-            prepared = prepare(file, target, feed, session.work, config.nodes, config.recipe, extraction)
-            costs, plan = session.costs, session.plan
+            prepared = prepare_model(session)
+            costs, plan, parts = session.costs, session.plan, session.inputs.parts
             limited, left_s = plan.is_limited, plan.before_writing.left
             calibration_s = plan.preparing(CALIBRATING).left if limited else math.inf
             search_s = plan.search().left
@@ -233,5 +224,5 @@ def dry_run(asked: TuneRequest) -> DryRun:
                 budget_s=plan.seconds,
                 shares=shares if limited else {},
                 trials=int(max(0.0, search_s - calibration_s) / max(trial_s, 1e-9)) if limited else None,
-                bound=str(config.bound),
+                bound=str(asked.config.bound),
             )

@@ -13,7 +13,7 @@ from inlay.data import Feed, Samples
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.measure.costs import FREE, Costs
-from inlay.measure.journal import Journal
+from inlay.measure.journal import Fact, Journal
 from inlay.model.pool import OpenPool, pooled
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Judge
@@ -57,13 +57,8 @@ class Probes:
 
     def noise(self, placement: Placement) -> Powers | None:
         """Noise of a placement at each float output, or None where the probe model does not run."""
-        fact = NOISE.of(placement.digest)
-        if self.journal.fact(fact) is None and not self._fits(len(self.samples)):
-            return None
-        try:
-            return self.journal.once(fact, lambda: self._asked(partial(self._noise, placement), ())) or None
-        except Late:
-            return None
+        ask = partial(self._noise, placement)
+        return self._answer(NOISE.of(placement.digest), len(self.samples), ask, ()) or None
 
     def _fits(self, inferences: int) -> bool:
         costs = self.costs()
@@ -73,26 +68,33 @@ class Probes:
     def _noise(self, placement: Placement) -> Powers:
         return self._built().noise(placement, self._budget.placement_samples)
 
-    def _asked(self, ask: Callable[[], T], nothing: T) -> T:
-        """What ``ask`` gives, or ``nothing`` where the probe model does not run; its time counts as spent."""
-        begun = self.clock()
-        try:
-            return ask()
-        except Late:
-            raise
-        except TargetError:
+    def _answer(self, fact: Fact[T], inferences: int, ask: Callable[[], T], nothing: T) -> T:
+        """What ``ask`` gives, once in a run; ``nothing``, which is not kept, where there is no time for it.
+
+        Where the probe model does not run, that is the answer. The time of asking counts as spent.
+        """
+
+        def asked() -> T:
+            begun = self.clock()
+            try:
+                return ask()
+            except Late:
+                raise
+            except TargetError:
+                return nothing
+            finally:
+                self.spent.append(self.clock() - begun)
+
+        if self.journal.fact(fact) is None and not self._fits(inferences):
             return nothing
-        finally:
-            self.spent.append(self.clock() - begun)
+        try:
+            return self.journal.once(fact, asked)
+        except Late:
+            return nothing
 
     def sensitivity(self) -> Sensitivity:
         """Noise of every source alone; of none where the probe model does not run."""
-        if self.journal.fact(SENSITIVITY) is None and not self._fits(_LEAST_INFERENCES):
-            return Sensitivity()
-        try:
-            return self.journal.once(SENSITIVITY, lambda: self._asked(self._sensitivity, Sensitivity()))
-        except Late:
-            return Sensitivity()
+        return self._answer(SENSITIVITY, _LEAST_INFERENCES, self._sensitivity, Sensitivity())
 
     def _sensitivity(self) -> Sensitivity:
         probe = self._built()

@@ -24,7 +24,6 @@ def shown(
     """A run as HTML: its verdict, the front of speed and accuracy, the anchors, and its notes.
 
     Args:
-        anchors: name, latency, speed-up and accuracy of each.
         front: measured models as in ``result.json``, with ``speedup`` and ``sqnr_db``, fastest first.
     """
     head = ("anchor", "latency, ms", "speed-up", "SQNR over all samples")

@@ -7,7 +7,9 @@ asked for before the given model is built if it is large: they get ready meanwhi
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
@@ -21,6 +23,7 @@ from inlay.errors import Late, TimedOut
 from inlay.model.guard import limited
 from inlay.model.pool import open_early, pooled
 from inlay.prepare.candidate_writer import CandidateWriter, belongs
+from inlay.prepare.config import TuneConfig
 from inlay.prepare.halves import find_wide, keep_wide
 from inlay.prepare.model import PreparedModel, prepare, where_taken
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
@@ -28,6 +31,7 @@ from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.smoothquant import Scales, Smoothed, find_scales, smoothed
 from inlay.prepare.strip_qdq import strip_qdq
 from inlay.quant.accuracy import Judge
+from inlay.quant.extract import Extraction
 from inlay.quant.observers import Method
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import (
@@ -49,6 +53,7 @@ from inlay.run.facts import (
     rounding_of,
 )
 from inlay.run.given import Given, run_given
+from inlay.run.inputs import RunInputs
 from inlay.run.machine_costs import carried
 from inlay.run.robustness import StressTest, variations_of
 from inlay.run.schedule import CALIBRATING, SMOOTHING
@@ -97,9 +102,8 @@ def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
 def _calibrated(session: Session, given: Given) -> Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
     session.stage("normalize and index the model")
-    facts = session.worker.fingerprint.facts
-    target = Capabilities.of(create(config.target, facts), config.quant_type, config.max_opset, config.base)
-    prepared = prepare_model(session, target)
+    prepared = prepare_model(session)
+    target = prepared.request.target
     prepared = prepared.tuned_for(belongs(session.worker.fingerprint))
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
     prepared = in_half(session, without_outliers(session, prepared))
@@ -116,7 +120,21 @@ def _calibrated(session: Session, given: Given) -> Calibrated:
     return Calibrated(prepared, imported, candidates, test, usual)
 
 
-def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
+def target_of(config: TuneConfig, facts: Mapping[str, str]) -> Capabilities:
+    """What the target of a run is asked for where it has these ``facts``. Raises UsageError where it lacks some."""
+    return Capabilities.of(create(config.target, facts), config.quant_type, config.max_opset, config.base)
+
+
+def prepared_for(
+    inputs: RunInputs, target: Capabilities, samples: Samples, extraction: Extraction | None, folder: Path
+) -> PreparedModel:
+    """The model of a run, prepared by ``samples``; see :func:`~inlay.prepare.model.prepare`."""
+    config, feed = inputs.config, samples.feeds[0]
+    prepared = prepare(inputs.file, target, feed, folder, config.nodes, config.recipe, extraction, inputs.frozen)
+    return where_taken(prepared, samples.feeds)
+
+
+def prepare_model(session: Session) -> PreparedModel:
     """Prepare the model of ``session``; what samples decide is decided once in a run.
 
     Raises:
@@ -124,7 +142,7 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
         UsageError: a glob or a rule of the recipe matches no node.
     """
     inputs, config, journal = session.inputs, session.inputs.config, session.journal
-    samples = inputs.parts.calibration
+    target, samples = target_of(config, session.worker.fingerprint.facts), inputs.parts.calibration
     known = journal.fact(SATURATIONS), journal.fact(OPAQUE)
     extraction = strip_qdq(inputs.file, samples.feeds, session.work, *known)
     if extraction is not None and extraction.opaque:
@@ -137,9 +155,7 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
         journal.record_fact(FIXED_VALUES, values)
     if config.max_opset is not None:
         journal.record_fact(MAX_OPSET, config.max_opset)
-    feed, frozen = samples.feeds[0], inputs.frozen
-    prepared = prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction, frozen)
-    prepared = where_taken(prepared, samples.feeds)
+    prepared = prepared_for(inputs, target, samples, extraction, session.work)
     session.inputs = session.inputs.timed_on(prepared.request.shown)
     return prepared
 
@@ -198,12 +214,7 @@ def _candidates(
     deadline: Deadline,
     test: StressTest,
 ) -> tuple[CandidateWriter, tuple[tuple[str, Artifact], ...]]:
-    """What writes placements, with the qparams of all values chosen by ``deadline``, and :attr:`Calibrated.usual`.
-
-    Args:
-        imported: Q/DQ models whose qparams may be kept.
-        test: variations of the selection samples.
-    """
+    """What writes placements, with the qparams of all values chosen by ``deadline``, and :attr:`Calibrated.usual`."""
     config, parts = session.inputs.config, session.inputs.parts
     journal, worker = session.journal, session.worker
     count = min(policy.SCORING_SAMPLES, len(parts.selection))

@@ -31,10 +31,6 @@ class SearchStep:
 QUIET_S = 10.0  # seconds without a line in a log after which the next thing that is done is told
 
 
-def _no_limit() -> float:
-    return math.inf
-
-
 class NowAndThen:
     """Whether a log has been silent for so long that where a stage is should be told."""
 
@@ -127,10 +123,10 @@ class Phases:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._hears: Hears = getattr(progress, "doing", Silent().doing)
-        self._left_s: Callable[[], float] = _no_limit
+        self._left_s: Callable[[], float] = lambda: math.inf
         self._stage = self._step = ""
 
-    def begin(self, text: str, left_s: Callable[[], float] = _no_limit) -> None:
+    def begin(self, text: str, left_s: Callable[[], float] = lambda: math.inf) -> None:
         """A stage begins, which takes at most as long as ``left_s`` says at any time, in seconds."""
         self._stage, self._step, self._left_s = text, "", left_s
         self._progress.stage(f"{text}{_at_most(left_s())}")

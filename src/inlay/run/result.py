@@ -82,22 +82,15 @@ class ShapeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """Both models in one use.
+    """Both models in one use."""
 
-    Attributes:
-        name: ``latency``, ``throughput``, ``cpu-time``, or ``cold`` for a run behind other work that has used the
-            caches.
-        streams: inferences at once.
-        speedup: of the delivered model over the given one, paired by block, in one process.
-        given_ms: what an inference of the given model takes, milliseconds; with several at once, its share of them.
-        served: how each answers requests as fast as it can: the given model, then the delivered one; None for one
-            inference after another.
-    """
-
+    # `latency`, `throughput`, `cpu-time`, or `cold` for a run behind other work that has used the caches
     name: str
-    streams: int
-    speedup: Interval
-    given_ms: float
+    streams: int  # inferences at once
+    speedup: Interval  # of the delivered model over the given one, paired by block, in one process
+    given_ms: float  # what an inference of the given model takes, milliseconds; with several at once, its share of them
+    # how each answers requests as fast as it can: the given model, then the delivered one; None for one inference
+    # after another
     served: tuple[Served, Served] | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -210,58 +203,37 @@ class Best:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The outcome of :func:`inlay.tune`.
+    """The outcome of :func:`inlay.tune`."""
 
-    Attributes:
-        folder: where ``model.onnx``, ``result.json`` and ``run.sqlite`` are.
-        model: path and SHA-256 of the given model.
-        target: name and fingerprint digest of the target.
-        facts: the fingerprint's facts.
-        data: kind of samples, how many, and how they were split.
-        baseline_ms: median latency of the given model, milliseconds.
-        baseline_bytes: size of the given model with its weights.
-        best: the delivered model.
-        anchors: every anchor.
-        pareto: measured models that no other beats in both latency and accuracy.
-        search: how much work was done, and why it ended.
-        bound: the accuracy bound, as text.
-        seed: of the run.
-        command: the line that asks for this run.
-        precision: what a target that computes float32 operators in fewer bits was tuned for in; None where there was
-            nothing to choose.
-        run_with: a program that runs the delivered model with the options that it was measured with; may be empty.
-        notes: what people should know: passes rolled back, why float is best, too few samples.
-        interrupted: the run was stopped by the user.
-        undecided: which models may be faster than the one that is delivered, and what it would take to know; empty
-            where the readings say.
-        not_timed: anchors that there was no time for.
-        baseline_memory: bytes that a session of the given model takes at most; None where they are not known.
-        accept_unproven: a bound that is not shown for new samples was accepted beforehand.
-        ceilings: how far the delivered model, and the one in float, are from what the processor can do.
-    """
-
-    folder: Path
-    model: tuple[str, str]
-    target: tuple[str, str]
-    facts: Mapping[str, str]
-    data: Mapping[str, Any]
-    baseline_ms: float
-    baseline_bytes: int
-    best: Best
-    anchors: tuple[AnchorResult, ...]
-    pareto: tuple[Mapping[str, Any], ...]
-    search: Mapping[str, Any]
-    bound: str
-    seed: int
-    notes: tuple[str, ...] = ()
-    interrupted: bool = False
-    command: str = ""
+    folder: Path  # where `model.onnx`, `result.json` and `run.sqlite` are
+    model: tuple[str, str]  # path and SHA-256 of the given model
+    target: tuple[str, str]  # name and fingerprint digest of the target
+    facts: Mapping[str, str]  # the fingerprint's facts
+    data: Mapping[str, Any]  # kind of samples, how many, and how they were split
+    baseline_ms: float  # median latency of the given model, milliseconds
+    baseline_bytes: int  # size of the given model with its weights
+    best: Best  # the delivered model
+    anchors: tuple[AnchorResult, ...]  # every anchor
+    pareto: tuple[Mapping[str, Any], ...]  # measured models that no other beats in both latency and accuracy
+    search: Mapping[str, Any]  # how much work was done, and why it ended
+    bound: str  # the accuracy bound, as text
+    seed: int  # of the run
+    notes: tuple[str, ...] = ()  # what people should know: passes rolled back, why float is best, too few samples
+    interrupted: bool = False  # the run was stopped by the user
+    command: str = ""  # the line that asks for this run
+    # bytes that a session of the given model takes at most; None where they are not known
     baseline_memory: int | None = None
+    # a program that runs the delivered model with the options that it was measured with; may be empty
     run_with: str = ""
+    # what a target that computes float32 operators in fewer bits was tuned for in; None where there was nothing to
+    # choose
     precision: PrecisionChoice | None = None
+    # which models may be faster than the one that is delivered, and what it would take to know; empty where the
+    # readings say
     undecided: str = ""
-    not_timed: tuple[str, ...] = ()
-    accept_unproven: bool = False
+    not_timed: tuple[str, ...] = ()  # anchors that there was no time for
+    accept_unproven: bool = False  # a bound that is not shown for new samples was accepted beforehand
+    # how far the delivered model, and the one in float, are from what the processor can do
     ceilings: Ceilings = NO_CEILINGS
 
     @property

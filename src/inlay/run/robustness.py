@@ -62,12 +62,7 @@ class StressTest:
     def of(
         cls, stress: StressSet, samples: Samples, folder: Path, run: RunFiles, parts: Parts | None = None
     ) -> StressTest:
-        """Of the variations that the float model runs on: it may refuse another length, for instance.
-
-        Args:
-            folder: a new one for their files.
-            parts: how outputs are divided; None to find out.
-        """
+        """Of the variations that the float model runs on: it may refuse another length, for instance."""
         paths = save_feeds(folder, stress.feeds)
         found = dict(enumerate(_outputs(run, paths)))
         kept = [i for i, outputs in found.items() if outputs is not None]
@@ -81,11 +76,7 @@ class StressTest:
         return Judge(self.reference, self.samples, Bound(), confidence=None, parts=self.parts)
 
     def widening(self, reach: StressSet, run: Run) -> StressTask | None:
-        """What ranges are widened for, judged by what ``run`` gives on ``feeds``; None where nothing varies.
-
-        Args:
-            reach: variations of the calibration samples.
-        """
+        """What ranges are widened for, judged by what ``run`` gives on ``feeds``; None where nothing varies."""
         return StressTask(reach=reach, score=score_by(self.judge, run)) if self.names and reach.variations else None
 
     def robustness(self, outputs: Sequence[Outputs], samples_db: float) -> Robustness | None:
@@ -129,11 +120,6 @@ def beside_noise(
     The edges of masks and near ties change with anything: a quantized model cannot be asked to keep more of them than
     the float model does when its pictures were stored as JPEG. It is found out once, where some model loses too much.
     Only what is shown counts: the lower limit of what was counted, or the least without any fifth of the samples.
-
-    Args:
-        reference: outputs of the float model for ``samples``.
-        run: gives its outputs for others.
-        folder: for files of these.
     """
     if task is None:
         return None

@@ -57,18 +57,13 @@ class Session:
     """The resources of one run; see :func:`open_session`.
 
     Attributes:
-        inputs: what the run works with.
         work: folder for scratch files.
         worker: builds, runs and times models during the search.
-        journal: of the run.
         rng: seeds measurements.
-        progress: hears what happens.
         lab: starts workers; its clock is the run's.
         worker_s: seconds that starting the worker took.
         resumed: earlier sessions of the run judged candidates.
-        any_precision: as in the request.
         evaluation: holds models against the given one by the user's own evaluation; None without one.
-        plan: when the command began, and when it must end.
     """
 
     def __init__(
@@ -77,6 +72,7 @@ class Session:
         self.inputs, self.work, self.rng = inputs, work, rng
         self.progress, self.lab = asked.progress, asked.lab
         self._phases = Phases(asked.progress)
+        self.doing: Hears = self._phases.doing  # hears where a stage is
         self._begun = begun
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
@@ -281,10 +277,6 @@ class Session:
     def limit_samples(self, file: Artifact, feed: Path) -> None:
         """Keep as many samples as there is time to judge models on: decided once in a run, with its first inference.
 
-        Args:
-            file: the given model.
-            feed: what it has run on.
-
         Raises:
             UsageError: the budget is too short for anything.
         """
@@ -320,11 +312,6 @@ class Session:
         """
         self._phases.begin(text, lambda: (until() if until else self.plan.before_writing).left)
         self.journal.record_seconds()
-
-    @property
-    def doing(self) -> Hears:
-        """Hears where a stage is."""
-        return self._phases.doing
 
     @contextlib.contextmanager
     def calibrating(self) -> Iterator[None]:

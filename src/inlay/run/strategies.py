@@ -65,10 +65,6 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
     """The strategies for a prepared model: anchors, then by default the guided one, then those that joined.
 
     Where there are no times of kernels, ``refine`` follows the guided one, which knows only what a table says.
-
-    Args:
-        evaluator: judges and profiles what they propose.
-        feed: file of the inputs that latency is measured on.
     """
     prepared, imported, config = model.prepared, model.imported, session.inputs.config
     joined = {name: kind(prepared, config) for name, kind in joined_strategies().items()}
@@ -109,7 +105,7 @@ def compose(session: Session, model: Calibrated, evaluator: Evaluator, feed: Pat
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """What answers the guided strategy; attributes as in :func:`compose`."""
+    """What answers the guided strategy."""
 
     session: Session
     model: Calibrated

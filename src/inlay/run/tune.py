@@ -34,7 +34,7 @@ from inlay.run.given import Given, evaluator_of
 from inlay.run.inputs import TuneRequest, fixable_notes, freezable_notes, limit_notes
 from inlay.run.outcome.assemble import Found, assemble, ceilings, cuts, given_alone, losses, measure_memory, one_story
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
-from inlay.run.outcome.notes import PROFILES_COMPARED, About, bar_notes, compare_profiles, heat_notes, notes_for
+from inlay.run.outcome.notes import About, bar_notes, compare_profiles, heat_notes, notes_for
 from inlay.run.outcome.uses import in_other_uses
 from inlay.run.outputs import write_recipe
 from inlay.run.preparation import Calibrated, make_ready
@@ -258,7 +258,7 @@ def _result(
     }
 
     def why_slow() -> str:
-        if not session.plan.before_writing.fits(session.costs.profile_s(2, PROFILES_COMPARED)):
+        if not session.plan.before_writing.fits(session.costs.profile_s(2)):
             return ""
         full = anchors.trials[FULL_INT8].proposal.placement
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
@@ -337,7 +337,7 @@ def _profiles(
 ) -> Iterator[Sequence[KernelTime]]:
     """The kernels of the delivered and of the float model; none of one that there is no time to profile."""
     for placement in (confirmed.placement, Placement()):
-        fits = session.plan.before_writing.fits(session.costs.profile_s(1, PROFILES_COMPARED))
+        fits = session.plan.before_writing.fits(session.costs.profile_s(1))
         key = "" if placement is None else model.candidates.key(placement)
         known = session.journal.fact(PROFILE.of(key))
         if placement is None or not (fits or known):
@@ -362,7 +362,7 @@ def _unsearched(search: _SearchSetup, ended: _SearchEnd, strategy: str) -> str:
 def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, confirmed: Confirmed) -> None:
     """Record what a report needs; what was delivered is profiled for it where there is time left."""
     writer, key, placement = model.candidates, model.candidates.key, confirmed.placement
-    if placement is not None and session.plan.before_report.fits(session.costs.profile_s(1, PROFILES_COMPARED)):
+    if placement is not None and session.plan.before_report.fits(session.costs.profile_s(1)):
         write = partial(writer.write, placement)
         doing("profile the delivered model")
         search.evaluator.profile(key(placement), write, search.feed, confirmed.best.latency_ms * 1e6)

@@ -38,7 +38,6 @@ class Guided(Scripted):
 
     Args:
         surrogate: what was learned; the anchors that it refers to are complete by the time of the first ``ask``.
-        rng: of Thompson samples and neighborhood moves.
     """
 
     def __init__(self, surrogate: Surrogate, rng: np.random.Generator) -> None:

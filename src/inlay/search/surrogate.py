@@ -110,7 +110,6 @@ class Surrogate:
     """Trials so far, and models of cost and noise that they correct.
 
     Args:
-        oracles: profiles and probes.
         anchors: trials of the anchors by name, complete by the time of the first call.
         chosen: for each anchor's name, the precisions of its units by name.
         bound: noise over signal that the SQNR bound allows; None where there is no such bound.
@@ -118,9 +117,6 @@ class Surrogate:
         priced: costs by the processor's table, NaN where it has none, shape (parameters,); empty without one.
 
     Attributes:
-        graph, oracles: as given.
-        cost_model: of latency.
-        allowance: how much noise is allowed.
         solver: solves for labelings within the allowance; holds the noise model.
         rewrites: selectable rewrites that make their operators faster.
         bars: labels that a runtime refuses.

@@ -22,19 +22,14 @@ from inlay.types import GRAPH_OUTPUT, Port, QType
 
 @dataclass(frozen=True)
 class OpConfig:
-    """How a matching node is quantized.
+    """How a matching node is quantized."""
 
-    Attributes:
-        activation: type of its activations; None for the target's default type.
-        per_channel: one weight scale for each output channel, or one for all; None for the target's habit.
-        rewrites: names of selectable rewrites of the target to apply to the weight (``off zero``, say).
-        form: name of another precision of the target than the static one (``dynamic``, ``weight-only``); empty for
-            static.
-    """
-
-    activation: QType | None = None
+    activation: QType | None = None  # type of its activations; None for the target's default type
+    # one weight scale for each output channel, or one for all; None for the target's habit
     per_channel: bool | None = None
+    # names of selectable rewrites of the target to apply to the weight (`off zero`, say)
     rewrites: frozenset[str] = frozenset()
+    # name of another precision of the target than the static one (`dynamic`, `weight-only`); empty for static
     form: str = ""
 
     def __str__(self) -> str:
@@ -96,13 +91,10 @@ class Recipe:
     Example::
 
         Recipe().set_global(OpConfig()).set_op_type("Softmax", None).set_name("head*", None)
-
-    Attributes:
-        rules: in order.
-        tuned_for: facts about the target that a search found it on; empty for any other recipe.
     """
 
-    rules: tuple[RecipeRule, ...] = ()
+    rules: tuple[RecipeRule, ...] = ()  # in order
+    # facts about the target that a search found it on; empty for any other recipe
     tuned_for: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def set_global(self, config: OpConfig | None) -> Recipe:
@@ -249,7 +241,6 @@ def elsewhere(recipe: Recipe | None, facts: Callable[[], Mapping[str, str]]) -> 
     What pays depends on target and machine. Nothing is said of a recipe that records none: it was written by hand.
 
     Args:
-        recipe: what is applied.
         facts: of the target that it is applied on; not asked for where the recipe records none.
     """
     if recipe is None or not recipe.tuned_for:

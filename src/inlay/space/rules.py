@@ -115,26 +115,18 @@ class FormRow:
 
 @dataclass(frozen=True)
 class Form:
-    """Another precision than float and static: the operator reads and writes float, so its neighbors are not concerned.
+    """Another precision than float and static: operators read and write float, which does not concern neighbors."""
 
-    Attributes:
-        name: of the precision, in recipes and results: ``dynamic``, ``weight-only``.
-        ops: what has this form, by operator type.
-        weight: type of its weights.
-        activation: type of its activations, or None where they stay float.
-        searched: a search tries it; others are for who asks for them in a recipe.
-        spare: as an anchor it is measured last, and only where there is time to spare: it gains little but where
-            products have few rows, and else memory.
-        rounds_data: elements of a row of its data that its kernel rounds to 8 bits with one scale, although they are
-            floats in the model; 0 where it does not.
-    """
-
-    name: str
-    ops: Mapping[str, FormRow]
-    weight: QType = QType.INT8
-    activation: QType | None = None
-    searched: bool = True
+    name: str  # of the precision, in recipes and results: `dynamic`, `weight-only`
+    ops: Mapping[str, FormRow]  # what has this form, by operator type
+    weight: QType = QType.INT8  # type of its weights
+    activation: QType | None = None  # type of its activations, or None where they stay float
+    searched: bool = True  # a search tries it; others are for who asks for them in a recipe
+    # as an anchor it is measured last, and only where there is time to spare: it gains little but where products have
+    # few rows, and else memory
     spare: bool = False
+    # elements of a row of its data that its kernel rounds to 8 bits with one scale, although they are floats in the
+    # model; 0 where it does not
     rounds_data: int = 0
 
     def sites(self, graph: Graph, nodes: Sequence[Node]) -> tuple[tuple[Port, QType], ...]:
@@ -224,18 +216,18 @@ class Rules:
         """The half precision that what is not quantized computes in where it can; None for float32."""
         return next((form.weight for form in self.forms if form.weight.half), None)
 
-    def on_base(self, name: str, option: str = "--base") -> Rules:
+    def on_base(self, name: str) -> Rules:
         """The same on a base precision by its name; :data:`AUTO` is float16 where the target has kernels for it.
 
         Raises:
-            UsageError: the target has no such kernels; ``option`` asked for it.
+            UsageError: the target has no such kernels.
         """
         known = {t.value: t for t in (QType.FP16, QType.BF16) if t in self.halves}
         if name in (AUTO, FP32):
             base = next(iter(known.values()), None) if name == AUTO else None
         elif name not in known:
             offered = ", ".join([FP32, *known])
-            raise UsageError(f"{option} {name}: this target has no kernels in it; give {AUTO} or {offered}")
+            raise UsageError(f"--base {name}: this target has no kernels in it; give {AUTO} or {offered}")
         else:
             base = known[name]
         rest = tuple(form for form in self.forms if not form.weight.half)

@@ -30,7 +30,6 @@ class RemoteDevice(ABC):
         wait_s: seconds that it is waited for at first.
 
     Attributes:
-        resource: as above.
         goes_on: what to do where it is taken out.
         generation: number of device's sides so far; what one knew, the next one need not.
         outlived: the side before outlived what it was lost by: the connection to it ended, and no model is to blame.

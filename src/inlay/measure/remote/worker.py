@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -125,15 +124,6 @@ class RemoteWorker(Worker):
             self._started_at = -1
             with contextlib.suppress(DeviceLost, NoDevice, TargetError):
                 self._call("end", limit_s=policy.END_LIMIT_S)
-
-    def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        if not self._alive:
-            self._start()
-        begun = time.monotonic()
-        try:
-            return self._exchange(do, arguments)
-        finally:
-            self._record(do, arguments, time.monotonic() - begun)
 
     def _exchange(self, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
         limit_s = self._limit()

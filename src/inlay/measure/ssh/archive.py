@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import onnx
 
@@ -54,8 +54,6 @@ class Archive:
     """Modules for the workers of targets.
 
     Attributes:
-        data: the zip file.
-        digest: of it.
         modules: what is in it, by name.
         foreign: packages that it needs on the board; ``onnx`` only where the package itself must be there.
 
@@ -67,7 +65,7 @@ class Archive:
         entries = {name: entry for name, entry in available().items() if name in names}
         self.modules, self.foreign = _closure((*_ROOTS, *(e.module for e in entries.values())))
         files = {f"{module.replace('.', '/')}.py": text for module, text in self.modules.items()}
-        folders = {part for path in files for part in _folders(path)}
+        folders = {str(folder) for path in files for folder in PurePosixPath(path).parents} - {"."}
         files.update((f"{folder}/__init__.py", _OLDER if folder == "inlay" else "") for folder in folders)
         if not self.foreign & _GRAPHS:
             self.foreign -= {"onnx"}
@@ -150,12 +148,6 @@ def _imported(body: Sequence[ast.stmt]) -> Iterator[str]:
             yield from _imported(node.orelse)
         elif isinstance(node, ast.Try | ast.With | ast.ClassDef):
             yield from _imported(node.body)
-
-
-def _folders(path: str) -> Iterator[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 def _zipped(files: dict[str, str]) -> bytes:

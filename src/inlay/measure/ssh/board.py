@@ -137,8 +137,6 @@ def main(folder: str, words: Sequence[str], archive: str) -> None:
     """Answer until the run lets the board go, or the connection ends.
 
     Args:
-        folder: of the run on this board.
-        words: those that start Python here.
         archive: where this module is from.
     """
     answers = os.fdopen(os.dup(1), "wb")

@@ -29,10 +29,6 @@ def packed(message: Any) -> list[bytes]:
 def unpacked(line: bytes, read: Callable[[int], bytes]) -> Any:
     """The message that a line begins.
 
-    Args:
-        line: of JSON.
-        read: so many bytes of what follows it.
-
     Raises:
         ValueError: it is not JSON.
     """

@@ -25,11 +25,7 @@ _MISSING = re.compile(r"No module named '([\w.]+)'")
 
 
 class SshDevice(RemoteDevice):
-    """A board over SSH.
-
-    Args:
-        wait_s: seconds that it is waited for at first.
-    """
+    """A board over SSH."""
 
     def __init__(self, address: Address, archive: Archive, tell: Tell, wait_s: float = policy.DEVICE_WAIT_S) -> None:
         super().__init__(str(address), tell, wait_s)

@@ -25,7 +25,7 @@ from inlay.measure.client import Worker
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile, load
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.model import prepare
+from inlay.prepare.model import PreparedModel, prepare
 from inlay.run.ceiling.bound import Ceiling, ceiling, reached_by
 from inlay.run.ceiling.counts import Counter
 from inlay.run.machine_costs import keep_peaks, read_peaks
@@ -60,9 +60,7 @@ def measure_peaks(
     """The peaks of the target that ``worker`` has, with its threads; None where it tells too little for them.
 
     Args:
-        target: what it runs, and its rewrites.
         deadline: no further model or profile is begun after it.
-        brief: few models.
     """
     if not has_peaks(worker):
         return None
@@ -103,7 +101,6 @@ def peaks_here(worker: Worker, folder: Path, deadline: Deadline, brief_s: float)
     """The peaks of a worker's target: those that are kept, or where ``brief_s`` allows for it, the short form of them.
 
     Args:
-        folder: for files; it is made.
         deadline: nothing is measured where that takes longer.
         brief_s: seconds that measuring may take.
     """
@@ -165,14 +162,20 @@ def _in_integers(
 ) -> list[_Form]:
     """The same in the low precisions of the target's anchors, or in the usual one (``brief``). Raises InlayError."""
     prepared = prepare(file, target, load_feed(feed), folder)
-    samples = Samples((load_feed(feed),), "random", "random")
-    choice, observed = CalibrationChoice("minmax"), observe(prepared, samples)
-    table = choice.table(prepared, observed)
-    writer = CandidateWriter(prepared, table, choice.digest(observed), worker.fingerprint.digest)
+    writer = writer_by_extremes(prepared, Samples((load_feed(feed),), "random", "random"), worker.fingerprint.digest)
     named = anchor_units(prepared.graph, prepared.units)
     chosen = [named[FULL_INT8]] if brief else list(named.values())
     placements = dict.fromkeys(prepared.label(precisions) for precisions in chosen)
     return [_Form(prepared.graph, writer.write(placement), feed) for placement in placements if placement]
+
+
+def writer_by_extremes(prepared: PreparedModel, samples: Samples, runtime: str) -> CandidateWriter:
+    """Writes candidates with ranges from the least to the largest element: kernels take as long whatever these are.
+
+    ``runtime`` is the digest of the target's fingerprint.
+    """
+    choice, observed = CalibrationChoice("minmax"), observe(prepared, samples)
+    return CandidateWriter(prepared, choice.table(prepared, observed), choice.digest(observed), runtime)
 
 
 def _models(brief: bool) -> Iterator[tuple[onnx.ModelProto, bool]]:

@@ -65,8 +65,6 @@ def contenders_of(
     of the two then, as long as there is something faster; the given model is measured in any case.
 
     Args:
-        judged: every candidate, the given model first.
-        incumbent: the best of the search.
         least_db: SQNR on the selection samples below which quantized models are left out; None for no limit.
     """
 
@@ -96,13 +94,7 @@ def shows_its_fastest(judged: Sequence[Candidate]) -> bool:
 def fastest_of(
     judged: Sequence[Candidate], least_db: float, left_out: Collection[str], known: Known | None = None
 ) -> Candidate | None:
-    """The fastest quantized candidate that is accurate enough, and gained in the search.
-
-    Args:
-        least_db: as in :func:`is_enough`.
-        left_out: keys of candidates that do not count.
-        known: as there.
-    """
+    """The fastest quantized candidate that is accurate enough, and gained in the search."""
     rest = [
         c
         for c in judged[1:]
@@ -122,7 +114,6 @@ def is_enough(candidate: Candidate, least_db: float, known: Known | None = None)
     user's own evaluation decides, that says nothing: there, only those that kept its bound need no more.
 
     Args:
-        candidate: within the bound in the search.
         least_db: SQNR of the worst output on the selection samples that is enough.
         known: what that evaluation says; None where there is none.
     """
@@ -168,10 +159,6 @@ def champion_of(base: Entry, others: Sequence[Entry]) -> Entry:
 
     Between what the search found and the best anchor the estimate decides. The former was chosen as the fastest of many
     noisy readings, so that an anchor that looks faster in these fresh ones most likely is.
-
-    Args:
-        base: the given model, with the deciding readings.
-        others: the finalists: float, what the search found, the best anchor.
     """
     champion = base
     for entry in others:

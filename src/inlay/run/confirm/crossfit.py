@@ -89,9 +89,6 @@ class CrossFit:
     """Judges models on every sample, each time with ranges that the sample had no part in.
 
     The ranges of a fold serve all models: what one more model costs is a build, and an inference of each sample.
-
-    Args:
-        imported: Q/DQ models whose qparams may be kept.
     """
 
     def __init__(self, session: Session, given: Given, prepared: PreparedModel, imported: ImportedQDQ) -> None:
@@ -121,14 +118,7 @@ class CrossFit:
         searched: Accuracy | None,
         until: Deadline,
     ) -> Evidence | None:
-        """What samples say of a model, with the user's own evaluation of it, where there is one and it matters.
-
-        Args:
-            model: in its final form.
-            placement: what it quantizes; None for a given file.
-            searched: its accuracy in the search.
-            until: when it must be known.
-        """
+        """What samples say of a model, with the user's own evaluation of it, where there is one and it matters."""
         evaluation = self._session.evaluation
         is_given = model.digest == self._session.inputs.file.sha256
         if evaluation is None or is_given or (found is not None and found.breaks):
@@ -149,18 +139,17 @@ class CrossFit:
         What there is no time for is left out, and the statement rests on fewer samples.
 
         Args:
-            model: in its final form.
-            placement: what it quantizes; None for a given file.
             unseen_db: SQNR of each unseen sample, which it was judged on already; empty where there are none.
-            until: when it must be known.
             final: it is what is delivered: resampling a metric that does not count hits may take longer.
         """
         session, bound = self._session, self._session.inputs.config.bound
         if session.inputs.samples.kind == "random":
             return None
         earlier = self._found.get(model.digest)
-        if earlier is not None and not (final and bound.metric is not None and _has_no_limit(earlier.metric)):
-            return earlier
+        if earlier is not None:
+            says_nothing = earlier.metric is None or earlier.metric.most_drop is None
+            if not (final and bound.metric is not None and says_nothing):
+                return earlier
         found, ranged = list(unseen_db), bool(placement)
         judged = self._unseen_again(model, until)
         wanted, in_time = _wanted(session, len(found)), True
@@ -253,11 +242,6 @@ class CrossFit:
             return None if pairs is None else state_metric(pairs, bound.max_drop, rng, clock, limit_s)
         except InlayError:  # a metric that takes no samples of several parts
             return None
-
-
-def _has_no_limit(metric: MetricStatement | None) -> bool:
-    """Whether nothing is said of a metric on new samples."""
-    return metric is None or metric.most_drop is None
 
 
 def cross_fitted(session: Session, crossfit: CrossFit, confirmed: Confirmed) -> Confirmed:

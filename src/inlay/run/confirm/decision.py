@@ -190,7 +190,7 @@ class Confirmation:
             verifier.accuracy(champion),
             by_shape(base, champion, session.inputs.workload),
         )
-        origins = {e.key: e.candidate.trial.proposal.origin for e in (*contenders, *others)}
+        origins = {e.key: e.candidate.origin for e in (*contenders, *others)}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
         is_sturdy = champion.candidate.placement and verifier.lacks_db(champion, plan.before_writing) == 0.0
         if is_sturdy:  # else they lost for other reasons

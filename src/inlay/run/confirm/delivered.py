@@ -62,11 +62,7 @@ class Confirmed:
     undecided: str = ""
 
     def least_db(self, bound_db: float | None) -> float | None:
-        """SQNR on the selection samples that another search must ask for; None where none is needed or would help.
-
-        Args:
-            bound_db: as for :meth:`~inlay.run.confirm.verification.Rejected.least_db`.
-        """
+        """SQNR on the selection samples that another search must ask for; None where none is needed or would help."""
         if self.best.is_float or self.fell_back:
             return least_db(self.rejected, bound_db)
         if self.is_unproven and self.best.speedup.value > LEAST_STURDY:
@@ -107,12 +103,12 @@ class Confirmed:
             return later
         if later.best.is_float or not later.best.confirmed:
             return self
-        if self.is_unproven != later.is_unproven:
-            shown, other = (later, self) if self.is_unproven else (self, later)
-            return shown.in_place_of(other) if shown is self or shown.may_replace(other) else self
-        if bool(self._below_usual_db) != bool(later._below_usual_db):
-            usual, other = (later, self) if self._below_usual_db else (self, later)
-            return usual.in_place_of(other) if usual is self or usual.may_replace(other) else self
+        shown = not self.is_unproven, not later.is_unproven
+        usual = not self._below_usual_db, not later._below_usual_db
+        for mine, its in (shown, usual):
+            if mine != its:
+                surer, other = (self, later) if mine else (later, self)
+                return surer.in_place_of(other) if surer is self or surer.may_replace(other) else self
         least = self.best.speedup.value
         if later.on_others.lacks_db == 0.0 and self.could_be_sturdier:
             least = max(self.rounds.anchor_speedup, least_of_sturdy(least))
@@ -179,7 +175,7 @@ def best_of(
     proto = onnx.load(str(champion.file.path), load_external_data=False)
     types = [n.op_type for n in proto.graph.node]
     return Best(
-        origin=champion.candidate.trial.proposal.origin,
+        origin=champion.candidate.origin,
         placement_digest=champion.candidate.trial.proposal.placement.digest,
         latency_ms=latency_ms(base.readings.median_ns, over_given),
         speedup=over_given,
@@ -208,8 +204,7 @@ def passed_over(champion: Entry, contenders: Sequence[Entry], verifier: Verifier
     if not passed or (verifier.weighed(champion) or passed[0][1]).rank < passed[0][1].rank:
         return []
     fastest, found = max(passed, key=lambda pair: pair[0].candidate.speedup)
-    origin, gain = fastest.candidate.trial.proposal.origin, f"{fastest.candidate.shown_speedup} in the search"
-    return [unshown(origin, gain, found)]
+    return [unshown(fastest.candidate.origin, f"{fastest.candidate.shown_speedup} in the search", found)]
 
 
 def least_of_sturdy(speedup: float) -> float:

@@ -37,8 +37,6 @@ class FreshReadings:
     """Measures contenders in fresh processes.
 
     Args:
-        limit: seconds that one call of the runtime may take.
-        feed: file of the inputs that latency is measured on.
         rng: seeds the order of models within blocks.
         equal: holds further devices that measure as that of ``start`` does.
     """

@@ -36,7 +36,7 @@ def left_open(base: Entry, finalists: Iterable[Entry]) -> dict[str, Interval]:
             continue
         ratio = gain(base, entry, LOOK_LEVEL)
         if ratio.low <= 1.0 and ratio.high >= NOTABLE:
-            found[_origin(entry.candidate)] = ratio
+            found[entry.candidate.origin] = ratio
     return found
 
 
@@ -79,7 +79,7 @@ def contradicted(
     given = judged[0].trial.outcome
     slowest_ns = NOTABLE * given.latency.ns if isinstance(given, Measured) else math.inf
     return {
-        _origin(c): c.trial.outcome.latency.speedup
+        c.origin: c.trial.outcome.latency.speedup
         for c in judged[1:]
         if isinstance(c.trial.outcome, Measured)
         and c.trial.feasible
@@ -147,7 +147,7 @@ def over_float(gained: Interval, judged: Iterable[Candidate]) -> Interval:
 def unrefuted(contenders: Sequence[Entry], lost: Collection[str]) -> dict[str, Interval]:
     """Contenders in low precision that may be notably faster by the search's readings, by origin."""
     latency = _latencies([e for e in contenders if e.key not in lost and not e.is_float])
-    found = {e.key: _origin(e.candidate) for e in contenders}
+    found = {e.key: e.candidate.origin for e in contenders}
     return {found[key]: each.speedup for key, each in latency.items() if each.speedup.high >= NOTABLE}
 
 
@@ -172,7 +172,3 @@ def open_words(
 def _latencies(entries: Iterable[Entry]) -> dict[str, Latency]:
     outcomes = {e.key: e.candidate.trial.outcome for e in entries}
     return {key: found.latency for key, found in outcomes.items() if isinstance(found, Measured)}
-
-
-def _origin(candidate: Candidate) -> str:
-    return candidate.trial.proposal.origin

@@ -45,11 +45,6 @@ class Rejected:
     evaluated_db: float | None = None
 
     @property
-    def origin(self) -> str:
-        """Which anchor or strategy proposed it."""
-        return self.candidate.trial.proposal.origin
-
-    @property
     def is_float(self) -> bool:
         """Whether it is the normalized float model."""
         return self.candidate.placement == Placement()
@@ -130,11 +125,7 @@ class Verifier:
 
     Args:
         given: the given model, which nothing is lost by staying with.
-        unseen: the samples; None where there are too few.
-        bound: that must be kept on them.
         deadline: when no further contender is judged.
-        varied: variations of the selection samples; None for none.
-        weigh: what all samples say of new ones.
     """
 
     def __init__(
@@ -210,7 +201,7 @@ class Verifier:
         if not entry.candidate.placement and entry.candidate.source is None:
             return None
         if entry.key not in self._evidence:
-            doing(f"weigh what the samples say of {entry.candidate.trial.proposal.origin}")
+            doing(f"weigh what the samples say of {entry.candidate.origin}")
             found = self._weigh(entry, self.each_db(entry), until)
             if found is not None:
                 searched = entry.candidate.trial.accuracy
@@ -272,7 +263,7 @@ class Verifier:
         return self.lacking[entry.key]
 
     def _judge(self, entry: Entry, reference: Sequence[Outputs], unseen: Unseen) -> Accuracy | Failed:
-        doing(f"judge {entry.candidate.trial.proposal.origin} on unseen samples")
+        doing(f"judge {entry.candidate.origin} on unseen samples")
         judge = unseen.given.compare(unseen.samples, reference, self._bound, unseen.metric)
         try:
             outputs = self._worker.run(entry.file, unseen.feeds)

@@ -46,7 +46,6 @@ class ModelEvaluator:
 
         Args:
             model: a file, with its external data beside it, or a folder.
-            limit_s: seconds after which the evaluation is ended.
             place: folder for the copy; by default the system's for temporary files.
         """
         limit_s, begun = min(limit_s, _LONGEST_S), time.monotonic()

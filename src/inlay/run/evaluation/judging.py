@@ -237,7 +237,8 @@ class EvaluationJudge:
             if not until.fits(self.seconds) or (self.asked and self.seconds > self._left_s):
                 late = f"there was no time left for --evaluate {who}: give a larger --budget"
                 return Verdict(evaluator=who, failure=late, asked=False, needs_db=self.needs_db())
-            found = self._run(model.path, min(until.left, max(_LEAST_S, _TIMES * self.seconds)))
+            limit_s = min(until.left, max(_LEAST_S, _TIMES * self.seconds))
+            found = self.evaluator.run(model.path, limit_s, self.place)
             self.asked.append(found.seconds if isinstance(found, Evaluation) else self.seconds)
             missing = [] if isinstance(found, Failed) else [a.name for a in self.allowed if a.name not in found.scores]
             if missing:
@@ -307,13 +308,10 @@ class EvaluationJudge:
 
     def _of_given(self, end: Deadline) -> Evaluation:
         doing("evaluate the given model")
-        found = self._run(self.given, _FIRST * end.left)
+        found = self.evaluator.run(self.given, _FIRST * end.left, self.place)
         if isinstance(found, Failed):
             raise DataError(f"the given model cannot be evaluated: {found.message}")
         return found
-
-    def _run(self, model: Path, limit_s: float) -> Evaluation | Failed:
-        return self.evaluator.run(model, limit_s, self.place)
 
     def _score(self, each: Allowed, found: Evaluation) -> ScoreFound:
         score = found.scores[each.name]

@@ -184,11 +184,7 @@ def _why_not(ratio: Interval, which: str) -> str:
 
 
 class _Race:
-    """Builds what is proposed, judges it, and times it beside the given model.
-
-    Args:
-        bound_db: least SQNR; None for no bound.
-    """
+    """Builds what is proposed, judges it, and times it beside the given model."""
 
     def __init__(
         self, one_shot: OneShot, writer: CandidateWriter, instant: Instant, bound_db: float | None, deadline: Deadline

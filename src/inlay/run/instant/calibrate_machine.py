@@ -18,8 +18,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from inlay.calibrate.observe import observe
-from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import input_specs, random_samples, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import InlayError, TargetError, UsageError
@@ -27,9 +25,8 @@ from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.graph import Graph
 from inlay.model.load import load
-from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.run.ceiling.measure import LONG_S, SHORT_S, measure_peaks
+from inlay.run.ceiling.measure import LONG_S, SHORT_S, measure_peaks, writer_by_extremes
 from inlay.run.machine_costs import write_costs, write_table
 from inlay.search.baselines import anchor_units
 from inlay.search.cost_prior import CASES, CostParameters
@@ -148,10 +145,7 @@ def _timed(
     file = load(path)
     samples = random_samples(input_specs(file.model), rng, 1)
     prepared = prepare(file, target, samples.feeds[0], work)
-    choice, observed = CalibrationChoice("minmax"), observe(prepared, samples)
-    writer = CandidateWriter(
-        prepared, choice.table(prepared, observed), choice.digest(observed), worker.fingerprint.digest
-    )
+    writer = writer_by_extremes(prepared, samples, worker.fingerprint.digest)
     feed = work / "feed.npz"
     save_feed(feed, samples.feeds[0])
     graph = build_unit_graph(prepared.graph, prepared.units)

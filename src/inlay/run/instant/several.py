@@ -23,7 +23,6 @@ class Several:
     """Candidates for several processors, and what each is expected to take on each.
 
     Args:
-        graph: the units to label.
         prices: nanoseconds of each parameter of the cost model, by the processor's name.
     """
 

@@ -49,16 +49,13 @@ class Losses:
     cut: str = ""  # what there was no time for, for people
 
 
-NO_LOSSES = Losses()  # nothing was judged
-
-
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What a run found: what is delivered, and what stands beside it."""
 
     confirmed: Confirmed  # what is delivered
     anchors: Mapping[str, Trial] = field(default_factory=dict)  # what the anchors showed, by name
-    losses: Losses = NO_LOSSES  # on variations of the samples
+    losses: Losses = Losses()  # on variations of the samples
     not_timed: tuple[str, ...] = ()  # anchors that there was no time for
     unsearched: str = ""  # that nothing but anchors was tried, and why; empty where more was
 
@@ -84,10 +81,8 @@ def assemble(
     """The result.
 
     Args:
-        evaluator: knows every candidate that was judged.
         search: facts about the search beyond what the evaluator counted.
         notes: for people; the one on the precision that was chosen goes before them.
-        known: how far models are from what the processor can do.
     """
     inputs, journal, fingerprint = session.inputs, session.journal, session.worker.fingerprint
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
@@ -97,7 +92,7 @@ def assemble(
     sizes[evaluator.judged[0].key] = baseline_bytes = model_bytes(inputs.file.content)
     memory = {c.key: journal.fact(MEMORY.of(c.key)) for c in evaluator.judged}
     imported = [
-        AnchorResult(c.trial.proposal.origin, told[c.key], sizes.get(c.key), memory_bytes=memory[c.key])
+        AnchorResult(c.origin, told[c.key], sizes.get(c.key), memory_bytes=memory[c.key])
         for c in evaluator.judged
         if c.source is not None
     ]
@@ -262,8 +257,6 @@ def cuts(session: Session, missing: Sequence[str], first_blocks: int, rounds: Ro
     """What a run did less thoroughly because its budget did not allow for more: one phrase for each phase.
 
     Args:
-        missing: anchors that were not timed.
-        first_blocks: of the races.
         rounds: in fresh processes; where these decided nothing, a note of its own says why.
     """
     if not session.plan.is_limited:
@@ -303,14 +296,9 @@ def losses(
     write: Callable[[Placement], Artifact],
     given: Given,
 ) -> Losses:
-    """Judge the delivered model on variations of the unseen samples, then anchors on those of the selection samples.
-
-    Args:
-        test: variations of the selection samples.
-        anchors: what they showed, by name.
-    """
+    """Judge the delivered model on variations of the unseen samples, then anchors on those of the selection samples."""
     if not test.names:
-        return NO_LOSSES
+        return Losses()
     best, delivered, unseen = confirmed.best, None, session.inputs.verification
     found: dict[str, Robustness] = {}
     each_s = session.costs.judge_s(len(test.names))

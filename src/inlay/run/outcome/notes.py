@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inlay.errors import InlayError, TargetError
+from inlay.errors import InlayError
 from inlay.measure.client import Worker
+from inlay.measure.costs import PROFILED
 from inlay.model.normalize import PassReport
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound
@@ -32,7 +33,7 @@ _LACKING: Mapping[Lack, str] = {
     "if there is one",
     "memory": "the target does not report how much memory a session takes",
 }
-PROFILES_COMPARED = 20  # inferences of each of two profiles that are compared
+RANDOM = "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
 
@@ -70,13 +71,11 @@ def notes_for(
     Args:
         why_slow: says why full INT8 is slower than float.
         own_precision: what the target computes floats in, where that is fewer bits.
-        cuts: what the budget cut short.
         remarks: on how it was measured and judged.
-        closing: of strategies that joined the run.
     """
     confirmed, units = found.confirmed, about.units
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
-    own = list(_random_notes(about.data_kind))
+    own = [RANDOM] if about.data_kind == "random" else []
     own += [own_precision] if own_precision else []
     own += [f"NOT DECIDED: {confirmed.undecided}"] if confirmed.undecided else []
     if interrupted:
@@ -103,7 +102,7 @@ def notes_for(
         *_float_notes(found, units, why_slow),
         *_rewrite_notes(confirmed, about.rewrites),
         *dict.fromkeys(
-            f"{r.origin} was faster, but {'' if r.by_evaluation else 'on unseen samples '}{r.reason}"
+            f"{r.candidate.origin} was faster, but {'' if r.by_evaluation else 'on unseen samples '}{r.reason}"
             for r in confirmed.rejected
             if not r.is_float
         ),
@@ -111,11 +110,6 @@ def notes_for(
         *_import_notes(about.imported),
         *closing,
     )
-
-
-def _random_notes(kind: str) -> Iterator[str]:
-    if kind == "random":
-        yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
 
 
 def _data_notes(about: About) -> Iterator[str]:
@@ -261,19 +255,14 @@ def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
 
 
 def compare_profiles(
-    worker: Worker,
-    float_model: Callable[[], Artifact],
-    other: Callable[[], Artifact],
-    feed: Path,
-    repeats: int = PROFILES_COMPARED,
+    worker: Worker, float_model: Callable[[], Artifact], other: Callable[[], Artifact], feed: Path
 ) -> str:
     """Which kinds of kernel take longer in ``other`` than in float, in microseconds; empty where that is unknown."""
     if "profile" in worker.lacks:
         return ""
     try:
-        before = by_kind(worker.profile(float_model(), feed, repeats))
-        after = by_kind(worker.profile(other(), feed, repeats))
-    except (TargetError, InlayError, OSError):
+        before, after = (by_kind(worker.profile(write(), feed, PROFILED)) for write in (float_model, other))
+    except (InlayError, OSError):
         return ""
     grown = sorted(((after[k] - before[k], k) for k in after), reverse=True)
     parts = [
