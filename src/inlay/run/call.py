@@ -185,23 +185,35 @@ def request_of(model: ModelSource, options: TuneOptions, target: TargetSpec, com
     if options.strategy not in STRATEGIES:
         meant = near(options.strategy, STRATEGIES)
         raise UsageError(f"--strategy {options.strategy}: give {', '.join(STRATEGIES)}{meant}")
-    as_given = {name: value for name, value in options.by_name().items() if name in TuneConfig.__dataclass_fields__}
-    changed = {
-        "target": aimed_at(target, options.objective, options.streams, bool(options.device or options.ray)),
-        "bound": bound_of(options, evaluator),
-        "bind": given.sizes,
-        "budget_s": budget_s,
-        "qdq_baseline": _path(options.qdq_baseline),
-        "pattern_cache": _path(options.pattern_cache),
-        "nodes": tuple(options.nodes),
-        "shapes": tuple(options.shapes),
-        "batch": parse_batch(options.batch),
-        "recipe": None if options.recipe is None else find_recipe(options.recipe),
-        "command": command,
-        "costs": _path(options.costs),
-        "sources": sources_of({"--evaluate": options.evaluate, "--metric": options.metric}),
-    }
-    config = TuneConfig(**{**as_given, **changed})
+    config = TuneConfig(
+        target=aimed_at(target, options.objective, options.streams, bool(options.device or options.ray)),
+        bound=bound_of(options, evaluator),
+        task=options.task,
+        bind=given.sizes,
+        budget_s=budget_s,
+        qdq_baseline=_path(options.qdq_baseline),
+        pattern_cache=_path(options.pattern_cache),
+        nodes=tuple(options.nodes),
+        shapes=tuple(options.shapes),
+        batch=parse_batch(options.batch),
+        recipe=None if options.recipe is None else find_recipe(options.recipe),
+        command=command,
+        seed=options.seed,
+        max_measurements=options.max_measurements,
+        max_builds=options.max_builds,
+        keep_qparams=options.keep_qparams,
+        cost_db=options.cost_db,
+        costs=_path(options.costs),
+        strategy=options.strategy,
+        schemes_per_region=options.schemes_per_region,
+        quant_type=options.quant_type,
+        freeze_shapes=options.freeze_shapes,
+        augment=options.augment,
+        base=options.base,
+        max_opset=options.max_opset,
+        accept_unproven=options.accept_unproven,
+        sources=sources_of({"--evaluate": options.evaluate, "--metric": options.metric}),
+    )
     if config.pattern_cache is not None:
         for each in joined_strategies().values():
             each.check(config)
