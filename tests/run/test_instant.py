@@ -37,6 +37,7 @@ from inlay.search.workload import Workload
 from inlay.targets.base import Artifact, KernelTime, TargetSpec
 from inlay.targets.onnxruntime import target as target_module
 from inlay.targets.onnxruntime.target import OrtCpuTarget
+from inlay.testing import Builder
 from inlay.testing.models import random_feed, residual_model, run_reference
 
 SPEC = TargetSpec("ort-cpu", {"threads": 1})
@@ -301,6 +302,33 @@ def test_samples_and_variations_take_a_part_of_the_time(
     assert done.accuracy.samples == (8 if seconds else 4), "of half of them: the others make the ranges"
     assert done.robustness is not None
     assert len(done.robustness.varied_db) == 2 if not seconds else len(done.robustness.varied_db) > 2
+
+
+@pytest.mark.parametrize("seconds", [600.0, 0.0])
+def test_a_recipe_takes_the_time_that_there_is_and_says_what_it_left_out(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantizing, "BY_RULES_S", seconds)
+    model, out = tmp_path / GIVEN, tmp_path / "out.onnx"
+    onnx.save(residual_model(), model)
+    feeds = [random_feed(model, seed) for seed in range(12)]
+    done = api.quantize(model, out, data=feeds, recipe="full-int8")
+    assert done.accuracy is not None
+    assert done.accuracy.samples == (12 if seconds else 4)
+    cut = [note for note in done.inputs if "cut short: 1 of 6 ways to choose ranges tried" in note]
+    assert bool(cut) == (not seconds)
+    assert any("QuantizeLinear" in n.op_type for n in onnx.load(out).graph.node)
+
+
+def test_what_is_quantized_at_run_time_needs_no_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantizing, "choose_calibration", None)
+    b = Builder()
+    weight = b.constant("weight", np.random.default_rng(0).normal(size=(32, 16)))
+    b.output(b.node("product", "MatMul", [b.input("x", (4, 32)), weight]))
+    onnx.save(b.model(), model := tmp_path / GIVEN)
+    done = api.quantize(model, tmp_path / "out.onnx", data=[random_feed(model, 0)] * 3, recipe="dynamic")
+    assert done.ports
+    assert any(n.op_type == "DynamicQuantizeLinear" for n in onnx.load(done.path).graph.node)
 
 
 @pytest.mark.usefixtures("cache")

@@ -100,6 +100,12 @@ class CalibrationChoice:
         means = {node: np.array(mean, np.float64) for node, mean in self.weight_error_means.items()}
         return QParamsTable(graph, prepared.rules, ranges, fixed, per_tensor, means, self.rounding)
 
+    def cuts(self, methods: int) -> list[str]:
+        """What the deadline left out, of so many methods that were to be compared, for people."""
+        compared = len(self.scores)
+        fewer = [f"{compared} of {methods} ways to choose ranges tried"] if 0 < compared < methods else []
+        return fewer + [self.cut] * bool(self.cut)
+
     @property
     def is_widened(self) -> bool:
         """Whether ranges rest on how far variations of the samples reach."""

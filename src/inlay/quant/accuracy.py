@@ -30,7 +30,16 @@ from inlay.errors import DataError, ModelError, UsageError
 from inlay.model.joins import joined
 from inlay.quant.bound import Bound as Bound
 from inlay.quant.metric_limits import Pairs
-from inlay.quant.metrics import Agreement, changes, energies, hits_of, refuse_lone_scores, unsure, value_of
+from inlay.quant.metrics import (
+    Agreement,
+    changes,
+    energies,
+    hits_of,
+    least_ratio,
+    refuse_lone_scores,
+    unsure,
+    value_of,
+)
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
 from inlay.quant.metrics import find_metric as find_metric
@@ -232,10 +241,9 @@ class Judge:
         def drop_of(chosen: np.ndarray) -> float:
             return value(ours, chosen) - value(outputs, chosen)
 
-        if isinstance(metric, Agreement) and metric.counts is not None:  # which add up, sample by sample
-            pairs = zip(outputs, ours, strict=True)
-            counts = np.array([metric.counts([got], [want]) for got, want in pairs]).reshape(-1, 2)
-            drop_of = partial(_lost_share, counts)
+        if isinstance(metric, Agreement) and metric.sums is not None:
+            sums = [metric.sums([got], [want]) for got, want in zip(outputs, ours, strict=True)]
+            drop_of = partial(_lost_share, np.stack(sums))
         found = value_of(metric, outputs, ours, labels)
         return Pairs(
             name=str(self.bound.metric),
@@ -348,10 +356,9 @@ def sqnr_db(signal: float, noise: float) -> float:
     return float(np.clip(10.0 * np.log10(max(signal, 1e-300) / noise), -EXACT_DB, EXACT_DB))
 
 
-def _lost_share(counts: np.ndarray, chosen: np.ndarray) -> float:
-    """The share that is lost in some samples, from what is right in each and of how many, shape (samples, 2)."""
-    right, of = counts[chosen].sum(axis=0)
-    return float(1.0 - right / of) if of else 0.0
+def _lost_share(sums: np.ndarray, chosen: np.ndarray) -> float:
+    """What is lost in some samples, from what adds up in each, shape (samples, ratios, 2)."""
+    return 1.0 - least_ratio(sums[chosen].sum(axis=0))
 
 
 def _silent(outputs: Sequence[Outputs]) -> tuple[str, ...]:

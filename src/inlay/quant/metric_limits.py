@@ -18,7 +18,7 @@ import numpy as np
 from inlay.deadline import Clock
 from inlay.errors import InlayError
 from inlay.quant.tolerance import CONFIDENCE
-from inlay.trial import counted, floored, plain
+from inlay.trial import counted, floored, plain, shown_seconds
 
 Method = Literal["exact", "bootstrap", "none"]  # where a limit comes from; `none`: there is no limit
 
@@ -228,7 +228,8 @@ def _resampled(pairs: Pairs, rng: np.random.Generator, clock: Clock, limit_s: fl
         each_s = clock() - begun
         fits = [n for n in _RESAMPLES if (n + pairs.samples) * each_s <= limit_s]
         if not fits:
-            return f"nothing is said about new samples: the metric takes {each_s:.1f} s, too long for a bootstrap"
+            took = shown_seconds(each_s)
+            return f"nothing is said about new samples: the metric takes {took}, too long for a bootstrap"
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of draws that are all alike: there is no limit then
             drawn = bootstrap(

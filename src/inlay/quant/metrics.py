@@ -34,16 +34,25 @@ class Agreement:
     hits: Callable[[Sequence[Outputs], Sequence[Outputs]], np.ndarray] | None = None
     # takes the same where `of` is a share, and gives how many it counts and of how many; else None
     counts: Callable[[Sequence[Outputs], Sequence[Outputs]], tuple[int, int]] | None = None
+    # takes the same where `of` is the least of some ratios, and gives what adds up, sample by sample: of each ratio the
+    # numerator and the denominator, shape (ratios, 2); else None
+    sums: Callable[[Sequence[Outputs], Sequence[Outputs]], np.ndarray] | None = None
 
     @classmethod
     def of_counts(cls, counts: Callable[[Sequence[Outputs], Sequence[Outputs]], tuple[int, int]]) -> Agreement:
         """The share of what is counted; 1 where there is nothing to count."""
+        return replace(cls.of_sums(lambda *of: np.array([counts(*of)])), counts=counts)
 
-        def share(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
-            right, of = counts(outputs, reference)
-            return right / of if of else 1.0
+    @classmethod
+    def of_sums(cls, sums: Callable[[Sequence[Outputs], Sequence[Outputs]], np.ndarray]) -> Agreement:
+        """The least ratio of what adds up over samples; 1 where there is nothing."""
+        return cls(lambda *of: least_ratio(sums(*of)), sums=sums)
 
-        return cls(share, counts=counts)
+
+def least_ratio(sums: np.ndarray) -> float:
+    """The least of some ratios, each of a numerator and a denominator, shape (ratios, 2); 1 where all of it is 0."""
+    parts, of = sums[:, 0], sums[:, 1]
+    return float(np.divide(parts, of, out=np.ones(len(sums)), where=of != 0.0).min(initial=1.0))
 
 
 Metric = Callable[[Sequence[Outputs], np.ndarray | None], float] | Agreement
@@ -123,18 +132,22 @@ def _top1_same(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> np.n
     return _agreeing(outputs, reference, _rows)
 
 
-def token_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
-    """Share of positions at which greedy decoding chooses the float model's token.
+def _same_tokens(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> np.ndarray:
+    """At how many positions greedy decoding chooses the float model's token, and of how many, shape (1, 2).
 
-    By the first output that is no cache, (..., vocabulary). Every position counts by itself:
-    the tokens before it are those of the samples.
+    By the first output that is no cache, (..., vocabulary). Every position counts by itself: the tokens before it are
+    those of the samples.
     """
-    return _share(_agreeing(outputs, reference, _vectors))
+    same = _agreeing(outputs, reference, _vectors)
+    return np.array([[np.count_nonzero(same), same.size]])
 
 
-def cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
-    """Mean cosine between vectors and the float model's, of the output where it is least. Outputs: (..., vector)."""
-    return min((_cosine(outputs, reference, name) for name in compared(reference)), default=1.0)
+def _cosines(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> np.ndarray:
+    """Of each output the sum of cosines between vectors and the float model's, and of how many, shape (outputs, 2).
+
+    Outputs: (..., vector).
+    """
+    return np.array([_cosine(outputs, reference, name) for name in compared(reference)]).reshape(-1, 2)
 
 
 def _top5_same(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> np.ndarray:
@@ -154,8 +167,8 @@ def _first_five(scores: np.ndarray) -> np.ndarray:
 AGREEMENTS: Mapping[str, Agreement] = {
     "top1-agreement": Agreement(top1_agreement, _top1_same),
     "top5-agreement": Agreement(lambda outputs, reference: _share(_top5_same(outputs, reference)), _top5_same),
-    "token-agreement": Agreement(token_agreement),
-    "cosine": Agreement(cosine),
+    "token-agreement": Agreement.of_sums(_same_tokens),
+    "cosine": Agreement.of_sums(_cosines),
 }
 """Metrics that need no labels, by name."""
 
@@ -213,7 +226,7 @@ def _share(hits: np.ndarray) -> float:
     return float(hits.mean()) if hits.size else 1.0
 
 
-def _cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs], name: str) -> float:
+def _cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs], name: str) -> tuple[float, float]:
     found: list[np.ndarray] = []
     for got, want in zip(outputs, reference, strict=True):
         a = _vectors(want[name].astype(np.float64))
@@ -225,8 +238,8 @@ def _cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs], name: str)
         norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
         alike = (a == b).all(axis=1)  # of vectors of zeros, too
         found.append(np.where(alike, 1.0, (a * b).sum(axis=1) / np.maximum(norms, 1e-300)))
-    joined = np.concatenate(found) if found else np.ones(1)
-    return float(np.nan_to_num(joined, nan=-1.0).mean()) if joined.size else 1.0
+    joined = np.concatenate(found) if found else np.empty(0)
+    return float(np.nan_to_num(joined, nan=-1.0).sum()), float(joined.size)
 
 
 def is_longer(want: np.ndarray, got: np.ndarray) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inlay.quant.bound import Bound
-from inlay.quant.metrics import AGREEMENTS, Agreement, Outputs, cosine
+from inlay.quant.metrics import AGREEMENTS, Agreement, Outputs
 from inlay.quant.tasks import detections, maps, sequences, vectors
 from inlay.quant.tasks.layouts import Layout
 from inlay.trial import TaskFigure, floored, plain
@@ -172,7 +172,10 @@ def embedding(output: str) -> Task:
     """A model whose output is a vector for what it is given."""
     figures = (
         Figure(
-            "cosine", Agreement(cosine), lambda value, _: f"mean cosine {value:.4f} to float's", MOST_LOST["embedding"]
+            "cosine",
+            AGREEMENTS["cosine"],
+            lambda value, _: f"mean cosine {value:.4f} to float's",
+            MOST_LOST["embedding"],
         ),
         Figure(
             "rank correlation",

@@ -112,6 +112,7 @@ class OneShot:
     bound: Bound  # what is to be kept: as asked for, or usual for such a model
     task: Task | None  # what the model is for, where that is sure; it binds where the bound is its own
     timed: Path  # what models are timed and profiled on: one sample, or some that together take all branches
+    inference_s: float  # seconds that the given model took for one of the samples, roughly; 0 without a deadline
 
     @classmethod
     def open(
@@ -125,15 +126,15 @@ class OneShot:
     ) -> OneShot:
         """Run the given model by ``run`` on the scoring samples and on variations, and prepare it; raises InlayError.
 
-        Where there is a ``deadline`` for the whole answer, this takes a part of it. Files go to the folder ``work``.
+        This takes a part of the time until the ``deadline`` of the whole answer. Files go to the folder ``work``.
         """
         file, samples = asked.file, asked.samples
         scored, feeds = _scoring_feeds(samples, work)
-        quick, most = not math.isinf(deadline.at), policy.SCORED_VARIATIONS
-        until = NEVER.within(PREPARING_S) if quick else NEVER
-        begun, known = deadline.clock(), list[Outputs]()
+        limited, most = not math.isinf(deadline.at), policy.SCORED_VARIATIONS
+        until = NEVER.within(max(PREPARING_S, _SMOOTHING * deadline.left)) if limited else NEVER
+        begun, known, each_s = deadline.clock(), list[Outputs](), 0.0
         try:
-            if quick:
+            if limited:
                 known += run(feeds[:1])  # which builds the model
                 begun = begun if len(feeds) == 1 else deadline.clock()
                 known += run(feeds[1:2]) if len(feeds) > 1 else []
@@ -152,7 +153,7 @@ class OneShot:
         prepared = prepared.tuned_for(belongs(worker.fingerprint))
         shown = prepared.request.shown
         if asked.real and extraction is None:
-            soon = deadline.within(_SMOOTHING * deadline.left) if quick else NEVER
+            soon = deadline.within(_SMOOTHING * deadline.left) if limited else NEVER
             prepared = find_scales(prepared, samples.feeds, until, samples.mask, soon).model or prepared
         asked_for = Bound(DEFAULT_MIN_SQNR_DB, is_usual=True) if asked.bound_db is None else Bound(asked.bound_db)
         task = beside_noise(task_of(scored, reference), scored, reference, run, work)
@@ -169,6 +170,7 @@ class OneShot:
             reference=reference,
             test=test,
             prepared=prepared,
+            inference_s=each_s,
             timed=feeds[0] if len(shown) == 1 else Workload.of_some(samples.feeds, shown).save(work / "timed"),
         )
 

@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.observe import observe
 from inlay.calibrate.scorer import OnTarget, score_by
 from inlay.calibrate.table_search import CalibrationTask
-from inlay.calibrate.tables import sharing_of
-from inlay.data import Samples, save_feeds
-from inlay.deadline import NEVER
+from inlay.calibrate.tables import CalibrationChoice, sharing_of
+from inlay.data import save_feeds
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import UsageError
 from inlay.files import refuse_odd_name, scratch
-from inlay.measure.client import Worker, usual_limit
+from inlay.measure.client import usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.model.held import changed_since, held
 from inlay.model.load import file_sha256, load
@@ -27,6 +29,7 @@ from inlay.model.pool import pooled
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.observers import METHODS
 from inlay.quant.plain.graph import Leftover
 from inlay.quant.tasks.recognize import task_of
 from inlay.run.belonging import inexact
@@ -76,12 +79,20 @@ class Quantized:
     given_quantized: bool = False  # the given model was quantized itself; `accuracy` is against it as it was given
     own_precision: str = ""  # what the target computes float32 operators in, where that is something else, for people
     random: str = ""  # what people should know of a model that draws random numbers
-    # what people should know of data that was left out, and of inputs whose values or sizes are fixed, or could be
+    # what people should know of what there was no time for, of data that was left out, and of inputs whose values or
+    # sizes are fixed, or could be
     inputs: tuple[str, ...] = ()
 
 
-_MOST_JUDGED = 64
-"""Samples that the written file is judged on: as many as the search and the verdict of a tuning together."""
+BY_RULES_S = 60.0
+"""Seconds that an answer is planned to take where a recipe says what is quantized, with the start of the program."""
+_OBSERVING, _CALIBRATING = 0.25, 0.7
+"""Shares of what is left of them when each begins; behind that the file is written and judged."""
+_COMPARING = 0.5
+"""Share of the calibration's time for comparing methods for all values: there are fewer samples where each takes long,
+since rounding weights gains more decibels than further samples tell methods apart."""
+_LEAST_JUDGED, _MOST_JUDGED = 4, 64
+"""Samples that the written file is judged on: at most as many as the search and the verdict of a tuning together."""
 
 
 def quantize(
@@ -108,20 +119,19 @@ def quantize(
     spent_s = 0.0 if begun is None else NEVER.clock() - begun
     with scratch() as work, lab.start(asked.target, work, usual_limit) as worker:
         is_elsewhere = "processor" in worker.fingerprint.facts
-        deadline = NEVER.within(
-            (ELSEWHERE_S if is_elsewhere else INSTANT_S) - spent_s
-        )  # a device may have been waited for until now
         made = create(asked.target, worker.fingerprint.facts)
         target = Capabilities.of(made, asked.quant_type, asked.max_opset, asked.base)
         known = None if rules is not None else read_costs(made, worker.fingerprint, given=asked.costs)
         # where nothing can be timed, the table's word is all that there is
         told = known is not None and ("latency" not in worker.lacks or known.table is not None)
         quick = told and "accuracy" not in worker.lacks
+        answer_s = BY_RULES_S if not quick else ELSEWHERE_S if is_elsewhere else INSTANT_S
+        deadline = NEVER.within(answer_s - spent_s)  # a device may have been waited for until now
         asked = replace(asked, file=(file := held(asked.file, work / "given")))
         own = OwnPrecision.of(made)
         run = in_reference(file) if quick or own is not None else partial(worker.run, asked.given)
         stage("run the model as it is, and normalize it")
-        one_shot = OneShot.open(asked, target, worker, work, run, deadline if quick else NEVER)
+        one_shot = OneShot.open(asked, target, worker, work, run, deadline)
         prepared = one_shot.prepared
         resolved = resolve(rules or find_recipe(FULL_INT8), prepared.graph, prepared.units, prepared.rules)
         one_shot = replace(one_shot, prepared=(prepared := replace(prepared, resolved=resolved)))
@@ -135,7 +145,7 @@ def quantize(
             resolved = resolve(recipe_for(prepared, chosen.placement), prepared.graph, prepared.units, prepared.rules)
         else:
             with pooled(lab.open_pool):
-                chosen = choose_by_rules(one_shot, resolved.placement)
+                chosen = choose_by_rules(one_shot, resolved.placement, deadline)
             if known is not None:
                 elsewhere_name = worker.fingerprint.facts.get("processor", "")
                 how = ByCosts(known.source, models=worker.builds, elsewhere=elsewhere_name)
@@ -144,7 +154,7 @@ def quantize(
         accuracy, loss = chosen.accuracy, None
         if asked.real and accuracy is None:
             stage("judge what is written")
-            accuracy = _on_all(worker, run, delivered, samples, work)
+            accuracy = _on_all(one_shot, run, delivered, work, deadline)
         if accuracy is not None and chosen.varied is not None:
             loss = one_shot.test.robustness(chosen.varied, accuracy.sqnr_db)
         unsure: tuple[str, ...] = ()
@@ -156,6 +166,7 @@ def quantize(
             publish(delivered.path, out)
         changed = changed_since(file)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
+    cuts = () if quick else chosen.calibration.cuts(len(METHODS))
     warned = elsewhere(rules, lambda: worker.fingerprint.named_facts) or ("" if known is None else known.warning)
     own_file = unchanged and prepared.extraction is not None
     frozen = prepared.normalized.model.metadata_props.get(METADATA, "")
@@ -181,6 +192,7 @@ def quantize(
         own_precision="" if own is None else str(own),
         random=random_note(file.model),
         inputs=(
+            *([f"the limit of {BY_RULES_S:.0f} s cut short: {'; '.join(cuts)}"] if cuts else ()),
             *samples.left_out,
             *limit_notes(file, frozen),
             *fixable_notes(file, samples),
@@ -189,26 +201,34 @@ def quantize(
     )
 
 
-def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
-    """Ranges and biases for a placement that a recipe says, with as much time as they take."""
+def choose_by_rules(one_shot: OneShot, placement: Placement, deadline: Deadline = NEVER) -> Chosen:
+    """Ranges and biases for a placement that a recipe says, in a part of the time for the whole answer."""
     prepared, asked, samples = one_shot.prepared, one_shot.asked, one_shot.asked.samples
-    varied = policy.VARIED_SAMPLES, policy.MOST_VARIATIONS
-    stress = variations_of(samples, asked.specs, asked.augment, asked.seed, *varied)
-    observed = observe(prepared, samples)
-    on_samples = OnTarget(prepared, one_shot.worker, one_shot.feeds)
-    on_variations = OnTarget(prepared, one_shot.worker, one_shot.test.feeds)
     graph, test = prepared.graph, one_shot.test
     ranged = any(not (t.dynamic or t.half) and not graph.is_constant(graph.value_of(port)) for port, t in placement)
-    task = CalibrationTask(
-        prepared=prepared,
-        observed=observed,
-        placement=placement,
-        feeds=samples.feeds if asked.real and ranged else (),
-        score=score_by(one_shot.judge, on_samples.outputs),
-        stress=test.widening(stress, on_variations.outputs),
+    begun = deadline.clock()
+    observed = observe(
+        prepared, samples, most=None if ranged else 1, deadline=deadline.within(_OBSERVING * deadline.left)
     )
-    choice = choose_calibration(task, policy.DEFAULT_SECONDS)
-    observed = task.observed_for(choice)
+    sample_s = (deadline.clock() - begun) / observed.samples
+    on_variations = OnTarget(prepared, one_shot.worker, test.feeds)
+    choice = CalibrationChoice(METHODS[0])
+    if ranged:
+        until = deadline.within(_CALIBRATING * deadline.left)
+        count = int(np.clip(_COMPARING * until.left / max(len(METHODS) * sample_s, 1e-9), 1, len(one_shot.feeds)))
+        judge = Judge(one_shot.reference[:count], one_shot.scored.part(range(count)), Bound(), confidence=None)
+        varied = policy.VARIED_SAMPLES, policy.MOST_VARIATIONS
+        stress = variations_of(samples, asked.specs, asked.augment, asked.seed, *varied)
+        task = CalibrationTask(
+            prepared=prepared,
+            observed=observed,
+            placement=placement,
+            feeds=samples.feeds if asked.real else (),
+            score=score_by(judge, OnTarget(prepared, one_shot.worker, one_shot.feeds[:count]).outputs),
+            stress=test.widening(stress, on_variations.outputs),
+        )
+        choice = choose_calibration(task, policy.DEFAULT_SECONDS, deadline=until, inference_s=sample_s)
+        observed = task.observed_for(choice)
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
     table = choice.table(prepared, observed)
     varies = asked.real and test.names and len(placement)
@@ -223,14 +243,15 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     )
 
 
-def _on_all(worker: Worker, reference: RunFiles, made: Artifact, samples: Samples, folder: Path) -> Accuracy:
-    """Accuracy of a file on all samples, or on as many of them as tune judges by, evenly spaced."""
-    some = samples.evenly(_MOST_JUDGED)
+def _on_all(one_shot: OneShot, reference: RunFiles, made: Artifact, folder: Path, deadline: Deadline) -> Accuracy:
+    """Accuracy of a file on all samples, or on as many as there is time for and tune judges by, evenly spaced."""
+    fit = deadline.left / max(2.0 * one_shot.inference_s, 1e-9)
+    some = one_shot.asked.samples.evenly(int(np.clip(fit, _LEAST_JUDGED, _MOST_JUDGED)))
     paths = save_feeds(folder / "all", some.feeds)
     exact = reference(paths)
     task = beside_noise(task_of(some, exact), some, exact, reference, folder)
     judge = Judge(exact, some, Bound(), confidence=None, task=task)
-    return judge.judge(worker.run(made, paths), in_task=True)
+    return judge.judge(one_shot.worker.run(made, paths), in_task=True)
 
 
 def _with_sharing(decision: Decision, shared: Mapping[str, str]) -> Decision:

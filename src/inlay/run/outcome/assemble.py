@@ -271,10 +271,8 @@ def cuts(session: Session, missing: Sequence[str], first_blocks: int, rounds: Ro
         yield f"ranges from {samples} of {len(parts.calibration)} samples"
     if journal.fact(OUTLIERS_LEFT):
         yield "outliers of activations not evened out"
-    if choice is not None and choice.scores and len(choice.scores) < len(config.methods):
-        yield f"{len(choice.scores)} of {len(config.methods)} ways to choose ranges tried"
-    if choice is not None and choice.cut:
-        yield choice.cut
+    if choice is not None:
+        yield from choice.cuts(len(config.methods))
     if journal.fact(SAMPLES) is not None:
         yield f"accuracy on {inputs.judged} samples in the search and {len(parts.verification)} after it"
     varied = journal.fact(VARIATIONS)
