@@ -356,6 +356,16 @@ def test_peaks_are_the_best_of_all_and_fall_with_what_is_moved() -> None:
     assert "float 30" in peaks_line(found)
 
 
+@pytest.mark.parametrize(("int8", "said"), [(18.0, "no faster"), (20.0, "hardly faster"), (60.0, ""), (0.0, "")])
+def test_where_integers_are_multiplied_no_faster_it_is_said(int8: float, said: str) -> None:
+    """On processors of 2017 with AVX2, they are not: nothing else tells a user why 8 bits gain nothing there."""
+    products = {"float": 18.2, **({"int8": int8} if int8 else {})}
+    peaks = Peaks(products, ((0.0, 43.0),))
+    assert [said in remark for remark in Ceilings(peaks).remarks] == [True] * bool(said)
+    assert ("Note: this processor multiplies" in peaks_line(peaks)) == bool(said)
+    assert not Ceilings().remarks
+
+
 @given(st.lists(st.tuples(st.floats(1e3, 1e9), st.floats(1.0, 1e8)), min_size=1, max_size=9), st.integers(0, 8))
 def test_no_peak_is_below_what_was_reached(moved: list[tuple[float, float]], split: int) -> None:
     product = Reached("float", 1.0, 0.0, 1.0)

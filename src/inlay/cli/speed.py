@@ -70,10 +70,11 @@ def ceiling_lines(said: Ceiling) -> Iterator[str]:
 
 
 def peaks_line(peaks: Peaks) -> str:
-    """The peaks of a processor in one line."""
+    """The peaks of a processor in one line, with what they say of low precision as a whole."""
     products = ", ".join(f"{precision} {rate:.0f}" for precision, rate in peaks.products.items())
     moved = ", ".join(f"{rate:.0f}{f' from {size / 2**20:.0f} MB on' if size else ''}" for size, rate in peaks.moved)
-    return f"Peaks: multiply-accumulates in a nanosecond: {products}; GB/s of what operators read and write: {moved}."
+    said = f"Peaks: multiply-accumulates in a nanosecond: {products}; GB/s of what operators read and write: {moved}."
+    return f"{said} Note: {peaks.remark}." if peaks.remark else said
 
 
 def _bounded(said: Ceiling) -> str:

@@ -36,7 +36,7 @@ from inlay.model.store import WeightStore
 from inlay.prepare.candidate_writer import PLACED
 from inlay.prepare.strip_qdq import holds_quantized, parts_of
 from inlay.quant.plain.form import write_plain
-from inlay.run.ceiling.bound import Ceiling
+from inlay.run.ceiling.bound import NO_CEILINGS, Ceilings
 from inlay.run.ceiling.measure import SHORT_S, judged, peaks_here
 from inlay.space.rules import Rules
 from inlay.targets.base import Capabilities, Feed, TargetSpec
@@ -94,10 +94,10 @@ def explain(
             broken = {}
             kept = {str(n.name) for n in plain.graph}
             runs = replace(runs, operators=grouped(runs.executed, given.graph, replaced, kept), graph=plain.graph)
-        peak = None
+        known = NO_CEILINGS
         if not failed and deadline.left:
             stage("compare with what the processor can do")
-            peak = _ceiling(worker, given, runs, samples.feeds[0], folder / "ceiling", deadline)
+            known = _ceilings(worker, given, runs, samples.feeds[0], folder / "ceiling", deadline)
         floats = InFloat()
         if apart is not None and not apart.opaque and not failed and deadline.left:
             stage("time the float model in it")
@@ -146,13 +146,14 @@ def explain(
                 *file.notes,
                 *filter(None, [changed_since(file)]),
                 *_notes(samples, runs.executed),
+                *known.remarks,
                 *filter(None, [wide, taken_in(given.graph, runs.executed.kernels) if quantized else ""]),
                 *filter(None, [floats.problem, rounding.problem, at_most.problem]),
             ),
             facts=worker.fingerprint.facts,
             over_float=floats.speedup,
             chosen=quantized and PLACED in file.model.metadata_props,
-            ceiling=peak,
+            ceiling=known.delivered,
         )
 
 
@@ -188,21 +189,19 @@ def _as_given(
     return _Runs(model, scaled, latency, scaled, model.graph, scaled.total_ns / max(found.total_ns, 1.0))
 
 
-def _ceiling(
-    worker: Worker, given: ir.Model, runs: _Runs, feed: Feed, folder: Path, deadline: Deadline
-) -> Ceiling | None:
-    """How far the model is from what its processor can do; None where nobody can tell."""
+def _ceilings(worker: Worker, given: ir.Model, runs: _Runs, feed: Feed, folder: Path, deadline: Deadline) -> Ceilings:
+    """How far the model is from what its processor can do, as far as that can be told."""
     folder.mkdir()
     peaks = peaks_here(worker, folder / "peaks", deadline, SHORT_S)
     if peaks is None:
-        return None
+        return NO_CEILINGS
     try:
         seen = run_visibly(given, WeightStore(folder), feed)
     except InlayError:  # its sizes are not known then
-        return None
+        return Ceilings(peaks)
     graph, fed = build_graph(given), {name: tuple(a.shape) for name, a in feed.items()}
     sized = replace(graph, shapes={**graph.shapes, **seen.shapes, **fed}, dtypes={**graph.dtypes, **seen.dtypes})
-    return judged(worker, peaks, [(runs.executed.kernels, sized, runs.latency_ns)])[0]
+    return Ceilings(peaks, judged(worker, peaks, [(runs.executed.kernels, sized, runs.latency_ns)])[0])
 
 
 def _prove(

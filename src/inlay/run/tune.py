@@ -314,6 +314,7 @@ def _result(
         **({"imported": model.imported.as_json()} if model.imported.placements else {}),
         **{key: value for each in search.strategies.joined.values() for key, value in each.facts().items()},
     }
+    known = ceilings(session, model, confirmed, lambda: _profiles(session, model, search, confirmed))
     return assemble(
         session,
         search.evaluator,
@@ -326,9 +327,10 @@ def _result(
             *notes,
             *([] if session.evaluation is None else session.evaluation.notes()),
             *bar_notes(search.strategies.guided.surrogate.bars.found),
+            *known.remarks,
         ),
         interrupted=ended.interrupted,
-        known=ceilings(session, model, confirmed, lambda: _profiles(session, model, search, confirmed)),
+        known=known,
     )
 
 

@@ -94,6 +94,11 @@ class Ceilings:
         found = {"delivered": self.delivered, "float": self.in_float}
         return {"peaks": self.peaks.as_json(), **{k: None if c is None else c.as_json() for k, c in found.items()}}
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the peaks say of low precision as a whole, for people."""
+        return () if self.peaks is None or not self.peaks.remark else (self.peaks.remark,)
+
     def said(self) -> Ceiling | None:
         """That of the delivered model, or where it has none, of the one in float."""
         return self.delivered or self.in_float
