@@ -19,7 +19,7 @@ FLOAT = Quantized(
     sha256="0" * 64,
     ports=0,
     units=(0, 9),
-    ranges="minmax",
+    ranges="",
     accuracy=EXACT,
     refusals={},
     by_costs=ByCosts("a table", speedup=1.0, models=1),
@@ -94,12 +94,12 @@ def test_a_target_that_is_outside_the_bound_by_itself_is_named(precision: str, d
 
 @pytest.mark.parametrize("given_quantized", [False, True])
 def test_the_figure_says_what_it_is_against(given_quantized: bool) -> None:
-    done = replace(
-        FLOAT, ports=3, accuracy=Accuracy(feasible=True, sqnr_db=32.7, samples=12), given_quantized=given_quantized
-    )
+    accuracy = Accuracy(feasible=True, sqnr_db=32.7, samples=12)
+    done = replace(FLOAT, ports=3, ranges="minmax", accuracy=accuracy, given_quantized=given_quantized)
     said = text(done)
     assert ("against the given model, with its own quantization: 32.7 dB" in said) == given_quantized
     assert "ranges came from them" in said
+    assert "ranges" not in text(replace(done, ranges="")), "of what is quantized at run time alone"
 
 
 def test_what_was_not_taken_apart_is_one_line_a_reason() -> None:

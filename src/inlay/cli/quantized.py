@@ -21,14 +21,15 @@ def quantized(done: Quantized) -> Iterator[str]:
     what = f"{low} of {counted(all_units, 'operator')} in 8 bits" if done.ports else _without_pairs(done)
     yield f"Wrote {done.path}: {what}."
     if done.ports:
-        yield f"  {counted(done.ports, 'quantized input')}; ranges by {done.ranges}; sha256 {done.sha256[:16]}…"
+        ranges = f"; ranges by {done.ranges}" if done.ranges else ""
+        yield f"  {counted(done.ports, 'quantized input')}{ranges}; sha256 {done.sha256[:16]}…"
     yield from _by_costs(done)
     if done.accuracy is not None:
         judged = done.accuracy.samples
         some = f"over {judged} of the {done.samples} given samples together"
         which = together(judged, "given") if judged == done.samples else some
         against = " against the given model, with its own quantization" if done.given_quantized else ""
-        ranges = "; ranges came from them, so expect less on others" if done.ports else ""
+        ranges = "; ranges came from them, so expect less on others" if done.ranges else ""
         found = shown_sqnr(done.accuracy.sqnr_db)
         worst = f", {done.accuracy.worst}," if done.accuracy.worst else ""
         yield f"  SQNR of the worst output{worst} {which}{against}: {found}{ranges}."

@@ -27,6 +27,7 @@ from inlay.model.passes.branches import METADATA
 from inlay.model.pinned import random_note
 from inlay.model.pool import pooled
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
+from inlay.prepare.model import PreparedModel
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.observers import METHODS
@@ -60,7 +61,9 @@ class Quantized:
     sha256: str  # of the file
     ports: int  # consumer slots that read quantized values
     units: tuple[int, int]  # operators in low precision, and operators in all
-    ranges: str  # the method of calibration, or how many domains each method serves and what that gained, for people
+    # the method of calibration, or how many domains each method serves and what that gained, for people; empty where
+    # nothing has a range that samples chose
+    ranges: str
     accuracy: Accuracy | None  # against float on the given samples, or some of them; None for random inputs
     refusals: Mapping[str, int]  # how many operators stay float, by reason
     # precision, deciding rule and reason of every node; none of a quantized file that is delivered as it was given
@@ -175,7 +178,7 @@ def quantize(
         sha256=file_sha256(out),
         ports=len(chosen.placement),
         units=(sum(u.name in low for u in prepared.units), len(prepared.units)),
-        ranges=str(chosen.calibration).removeprefix("ranges by "),
+        ranges=str(chosen.calibration).removeprefix("ranges by ") if _has_ranges(prepared, chosen.placement) else "",
         accuracy=accuracy,
         refusals=rejection_counts(prepared.units),
         decisions=() if own_file else tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions),
@@ -204,8 +207,7 @@ def quantize(
 def choose_by_rules(one_shot: OneShot, placement: Placement, deadline: Deadline = NEVER) -> Chosen:
     """Ranges and biases for a placement that a recipe says, in a part of the time for the whole answer."""
     prepared, asked, samples = one_shot.prepared, one_shot.asked, one_shot.asked.samples
-    graph, test = prepared.graph, one_shot.test
-    ranged = any(not (t.dynamic or t.half) and not graph.is_constant(graph.value_of(port)) for port, t in placement)
+    test, ranged = one_shot.test, _has_ranges(prepared, placement)
     begun = deadline.clock()
     observed = observe(
         prepared, samples, most=None if ranged else 1, deadline=deadline.within(_OBSERVING * deadline.left)
@@ -241,6 +243,12 @@ def choose_by_rules(one_shot: OneShot, placement: Placement, deadline: Deadline 
         accuracy=None,
         varied=outputs,
     )
+
+
+def _has_ranges(prepared: PreparedModel, placement: Placement) -> bool:
+    """Whether a placement quantizes values whose range must be known before they are."""
+    graph = prepared.graph
+    return any(not (t.dynamic or t.half) and not graph.is_constant(graph.value_of(port)) for port, t in placement)
 
 
 def _on_all(one_shot: OneShot, reference: RunFiles, made: Artifact, folder: Path, deadline: Deadline) -> Accuracy:
