@@ -357,6 +357,21 @@ def test_dropped_models_are_built_again(worker: Worker, artifact: Callable[..., 
     assert worker.run(model, [feed])
 
 
+def test_freed_models_are_built_again_without_being_counted_anew(
+    worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    first, second = artifact("good"), artifact("other")
+    worker.load(first)
+    worker.load(second)
+    worker.free()
+    worker.free()
+    assert worker.run(first, [feed])
+    assert worker.builds == 2
+    worker.drop(first)
+    assert worker.run(first, [feed])
+    assert worker.builds == 3, "negative control: what was dropped counts"
+
+
 @pytest.mark.parametrize(("option", "message"), [("raise", "no such device"), ("exit", "exit code 7")])
 @pytest.mark.matrix
 def test_a_target_that_cannot_start(option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from inlay.errors import Crashed, Late, ModelError, RunFailed, TimedOut
-from inlay.model.guard import Limits, Resident, call, limited
+from inlay.model.guard import Limits, Resident, call, end, limited, pid
 from inlay.model.load import load
 
 MORE_THAN_ALLOWED = 1 << 32  # bytes
@@ -100,6 +100,16 @@ def test_residents_are_made_once_and_again_after_a_crash() -> None:
     with pytest.raises(Crashed):
         call("aborting", os.abort)
     assert call("reading", dict, kept) == {"a": 1}
+
+
+def test_a_process_that_was_ended_is_followed_by_another_with_the_same_residents() -> None:
+    kept: Resident[dict[str, int]] = Resident(dict, {"a": 1})
+    assert call("reading", dict, kept) == {"a": 1}
+    before = pid()
+    end()
+    assert not pid()
+    assert call("reading", dict, kept) == {"a": 1}
+    assert pid() not in (0, before)
 
 
 @pytest.mark.exhaustive

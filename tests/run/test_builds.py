@@ -8,11 +8,12 @@ from typing import Any
 import onnx
 import pytest
 from benchmarks import honesty
-from benchmarks.simulated import Clock, simulated
+from benchmarks.simulated import Clock, InProcessWorker, simulated
 
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
+from inlay.run import session
 from inlay.run.inputs import TuneRequest
 from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
@@ -104,3 +105,28 @@ def test_calibration_leaves_the_builds_to_the_search(tmp_path: Path, noise: floa
 
     assert builds(1) <= 8, "the given model, anchors and their profiles"
     assert builds(None) > builds(1) + 2, "negative control: tables are tried on the target"
+
+
+@pytest.mark.parametrize("least", [0, 1 << 40])
+def test_while_others_hold_large_models_a_run_holds_none(
+    least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is freed is built again where it is needed, and the result is the same."""
+    monkeypatch.setattr(session, "_LARGE", least)
+    freed, model = list[bool](), concat_model()
+    free = InProcessWorker.free
+
+    def noted(worker: InProcessWorker) -> None:
+        freed.append(True)
+        free(worker)
+
+    monkeypatch.setattr(InProcessWorker, "free", noted)
+    onnx.save(model, tmp_path / "model.onnx")
+    samples = Samples(tuple(dict(random_feed(model, seed)) for seed in range(6)), "feeds", "test")
+    config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_measurements=3, cost_db=False)
+    lab = simulated(NullTarget(noise=0.01, scale=50.0), Clock())
+    file, out = load(tmp_path / "model.onnx"), tmp_path / "out"
+    found = tune(TuneRequest(file=file, out=out, samples=samples, config=config, lab=lab))
+    assert bool(freed) == (not least)
+    assert (out / "model.onnx").exists()
+    assert found.best.speedup.value > 1.0

@@ -159,16 +159,26 @@ class Worker:
             if twin.path.parent != self._folder.resolve():
                 shutil.rmtree(twin.path.parent, ignore_errors=True)
         self._elsewhere.discard(artifact.digest)
-        if artifact.digest in self._resident:
-            self._resident.discard(artifact.digest)
-            if self._alive and self._frees:
-                try:
-                    self._ask("unload", key=artifact.digest)
-                except TargetError as error:
-                    self._frees = not isinstance(error, TimedOut)
-                    self._kill()
-            elif self._alive:
+        self._unload(artifact.digest)
+
+    def _unload(self, digest: str) -> None:
+        if digest not in self._resident:
+            return
+        self._resident.discard(digest)
+        if self._alive and self._frees:
+            try:
+                self._ask("unload", key=digest)
+            except TargetError as error:
+                self._frees = not isinstance(error, TimedOut)
                 self._kill()
+        elif self._alive:
+            self._kill()
+
+    def free(self) -> None:
+        """Free all models, as :meth:`drop` does; where one is needed again, building it counts no more."""
+        for digest in sorted(self._resident):
+            self._unload(digest)
+            self._elsewhere.add(digest)
 
     def run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
         """Outputs by name for every feed. Raises TargetError.

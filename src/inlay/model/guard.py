@@ -213,6 +213,12 @@ def start() -> None:
         _guard.start()
 
 
+def end() -> None:
+    """End the process, and free what it holds: the next call starts another, which makes its residents again."""
+    with _lock:
+        _guard.close()
+
+
 # --- the guarded process ----------------------------------------------------------------------------------------------
 
 _residents: dict[int, Any] = {}

@@ -67,6 +67,7 @@ class Session:
         path.write_bytes(data)  # it stays: a new process would have to build it again
         weakref.finalize(self, path.unlink, missing_ok=True)
         size = len(data) + (store.path.stat().st_size if store.path.exists() else 0)
+        del data  # hundreds of megabytes may lie in it, and the other process is about to need as many
         self._limits = limits_for(size, len(proto.graph.node))
         options = optimize, fuse_qdq, threads or _usable_cores(), multiplies_integers(proto.graph), briefly
         self._native = Resident(NativeSession, str(path), *options)

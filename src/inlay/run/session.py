@@ -20,6 +20,7 @@ from inlay.measure.costs import FREE, Costs, Ending, Of
 from inlay.measure.journal import Journal
 from inlay.measure.lab import Ahead, Search
 from inlay.measure.policy import RECENT_MESSAGES
+from inlay.model.guard import end as end_guarded
 from inlay.model.guard import limited
 from inlay.model.heard import Hears, hearing
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -43,6 +44,10 @@ _READINGS, _READING_MOST = 3, 0.1
 _LEAST_BUILDS = 12  # models that are built before the search, as they are and in low precision, to choose ranges by
 
 _BUILT_BYTES_S = 2e8  # bytes of a model that are read, packed and optimized in a second
+
+_LARGE, _SOON_S = 1 << 28, 10.0
+"""Bytes of a model from which on processes free theirs while others hold the same ones, and seconds that building it
+again may take: a decoder of 653 MB took 5.5 GB at most, of which one process held 1.9 GB for nothing."""
 
 _LEAST_LIMIT_S = 2.0
 """That a call of the runtime may take, however little time is left; else half of that: a hang must leave some."""
@@ -145,6 +150,13 @@ class Session:
         worker = self.lab.start(spec, folder, limit)
         self._workers.append(worker)
         return worker
+
+    def start_beside(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
+        """The same, which holds models of its own: where they are large, no other process keeps any meanwhile."""
+        if self.inputs.file.size >= _LARGE and self.costs.build_s <= _SOON_S:
+            self.worker.free()
+            end_guarded()
+        return self.start_worker(spec, folder, limit)
 
     def building_ahead(self, candidates: CandidateWriter, feeds: Sequence[Path]) -> AbstractContextManager[Ahead]:
         """Whoever builds ahead of a search among ``candidates``, which are run on ``feeds``."""

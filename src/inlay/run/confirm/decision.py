@@ -163,7 +163,7 @@ class Confirmation:
         equal = no_others if session.worker.deterministic else session.lab.equal  # there, one reading is enough
         readings = plan.readings(effort, len(most))
         timed = (session.limit_s, self.feed, self.config, session.work, session.rng, readings, equal)
-        fresh = FreshReadings(session.start_worker, *timed)
+        fresh = FreshReadings(session.start_beside, *timed)
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
         contenders = [Entry(c, self.final(c)) for c in counting(chosen, "write contender")]
         try:

@@ -246,7 +246,7 @@ def measure_memory(session: Session, files: Mapping[str, Artifact], feed: Path) 
         if not session.plan.before_writing.fits(once_s):
             return
         with contextlib.suppress(TargetError):  # nothing else depends on it
-            with session.start_worker(session.inputs.config.target, session.work, session.limit_s) as fresh:
+            with session.start_beside(session.inputs.config.target, session.work, session.limit_s) as fresh:
                 found = fresh.memory(file, feed)
             if found is None:
                 return

@@ -38,7 +38,7 @@ def in_other_uses(session: Session, confirmed: Confirmed, given: Artifact, feed:
             readings = dict(islice(readings.items(), _fitting(session, len(readings))))
             if not readings:
                 continue
-            with session.start_worker(wanted, session.work, session.limit_s) as worker:
+            with session.start_beside(wanted, session.work, session.limit_s) as worker:
                 found += _measured(session, worker, (given, delivered), feed, readings)
     return replace(confirmed, best=replace(confirmed.best, uses=tuple(found)))
 
