@@ -204,14 +204,16 @@ class _Race:
         doing("build and time the float model")
         in_float = self._build(self._instant.in_float())
         self._learn(in_float)
-        low: list[_Built] = []
-        most = _MODELS if self._timing else _UNTIMED_MODELS
-        while (choice := self._proposal(low)) is not None:
+        low, resort = list[_Built](), None
+        while (choice := resort or self._proposal(low)) is not None:
             what = "build and time" if self._timing else "build and judge"
-            doing(f"{what} placement {len(low) + 1} of {most} at most")
+            doing(f"{what} placement {len(low) + 1} of {max(self._most, len(low) + 1)} at most")
             low.append(self._build(choice))
-            again = len(low) < most and self._may_try_again(in_float, low[-1])
-            if again or self.here is not None:  # what is told of another processor is better for it
+            resort = self._last_resort(low)
+            again = len(low) < self._most + (resort is not None) and self._may_try_again(in_float, low[-1])
+            if (
+                again and resort is None
+            ) or self.here is not None:  # what is told of another processor is better for it
                 self._learn(low[-1])
             if not again:
                 break
@@ -228,6 +230,17 @@ class _Race:
         how = replace(how, several=several, elsewhere=self._worker.fingerprint.facts.get("processor", ""))
         return winner, replace(how, kept=bool(kept) or not low, margin_db=last_db, failed=failed)
 
+    @property
+    def _most(self) -> int:
+        """Placements that are built besides the last resort."""
+        return _MODELS if self._timing else _UNTIMED_MODELS
+
+    def _last_resort(self, low: Sequence[_Built]) -> Choice | None:
+        """What loses the least, where nothing keeps the bound and there is no time to probe what may."""
+        if any(b.kept for b in low) or (len(low) < self._most and self._deadline.left):
+            return None
+        return self._unless_known(self._instant.at_run_time(), low)
+
     def _proposal(self, low: Sequence[_Built]) -> Choice | None:
         """What is worth a build besides what was built in low precision; None for nothing."""
         choice, ample = self._instant.choose(), self._deadline.left > _AMPLE_S
@@ -236,6 +249,10 @@ class _Race:
             choice = self._instant.challenge(anyway=ample)
         elif kept and policy.QUICK_GAIN * choice.ns > min(kept):
             choice = self._instant.runner_up(min(kept)) if self._timing else self._instant.in_float()
+        return self._unless_known(choice, low)
+
+    @staticmethod
+    def _unless_known(choice: Choice, low: Sequence[_Built]) -> Choice | None:
         known = any(b.choice.placement == choice.placement for b in low)
         return choice if choice.low and not known else None
 

@@ -181,6 +181,16 @@ class Instant:
         anchor = self._anchor_within(policy.UNIFORM_CREDIT * ns)
         return self.in_float() if anchor is None else self._choice(anchor)
 
+    def at_run_time(self) -> Choice:
+        """The anchor whose activations are quantized in each inference, if it is expected to gain; else float.
+
+        It loses the least: its ranges are those of the very values that are rounded.
+        """
+        names = {f.name for f in self._prepared.rules.forms if f.activation is not None and f.activation.dynamic}
+        least_ns = self.expected(np.zeros(len(self._graph.units), np.int8)) / policy.QUICK_GAIN
+        gaining = [each for name, each in self._anchors.items() if name in names and self.expected(each) <= least_ns]
+        return self._choice(min(gaining, key=self.expected)) if gaining else self.in_float()
+
     def in_float(self) -> Choice:
         """Nothing in low precision."""
         return self._choice(np.zeros(len(self._graph.units), np.int8))
