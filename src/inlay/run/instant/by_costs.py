@@ -62,6 +62,7 @@ _GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
 _GLANCE_S = 1.0  # seconds in which a model alone is timed: a long inference once
 _RACE_S = 0.7, 3.0
 """Seconds that the comparison has at least, whatever the time; up to the second where it takes them for an interval."""
+_HELD_UP = 1.6  # times those seconds that it may take, where other work holds it up: with fewer blocks it tells nothing
 _MORE_BLOCKS = 40  # blocks of a second comparison where the first cannot tell, and time is left
 _INTERVAL_BLOCKS = 6
 """The fewest with an interval. From two or three readings on a busy machine, equal models have differed by 1.6x."""
@@ -355,7 +356,8 @@ class _Race:
         artifacts, feed = [self._asked.given, *(b.artifact for b in built)], self._one_shot.timed
         try:
             self._worker.load(self._asked.given)  # outside of the time for readings
-            until = max(self._deadline.at, self._deadline.clock() + self._race_s(built[0], len(artifacts)))
+            held_up_s = _HELD_UP * self._race_s(built[0], len(artifacts))
+            until = max(self._deadline.at, self._deadline.clock() + held_up_s)
             timing = self._worker.time(
                 artifacts, feed, blocks, _SLOT_NS, self._asked.seed, lambda: replace(self._deadline, at=until).left
             )
