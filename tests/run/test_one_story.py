@@ -186,6 +186,8 @@ def test_what_it_takes_to_decide_is_told() -> None:
     assert int(said.split("--budget ")[1].split("s")[0]) > 40
     whole = open_words({"dynamic": Interval(1.1, 0.9, 1.3)}, plan, full, full, 24, 0.1)
     assert "96 blocks" in whole
+    later = open_words({"dynamic": Interval(1.1, 0.9, 1.3)}, plan, full, full, 32, 0.1)
+    assert later.startswith("32 deciding blocks leave open"), "not 32 of 24: a later look added eight"
 
 
 def test_no_number_is_shown_without_an_interval() -> None:

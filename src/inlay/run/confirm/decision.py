@@ -71,6 +71,7 @@ from inlay.run.confirm.undecided import (
     likely_faster,
     open_words,
     over_float,
+    said_blocks,
     told,
     too_few,
     unrefuted,
@@ -174,11 +175,11 @@ class Confirmation:
         if not base.readings.exact:
             effort = effort.done(fresh.counts[0], blocks)
         if others and too_few(base):
-            why = f"{blocks} of {full.second * full.blocks} deciding blocks are too few"
+            why = f"{said_blocks(blocks, full)} are too few"
             return self._unconfirmed(contenders, fresh, verifier, effort, why, blocks)
         champion = champion_of(base, others)
         if likely := likely_faster(base, others, champion):
-            why = f"{blocks} of {full.second * full.blocks} deciding blocks agree, but show no gain by themselves"
+            why = f"{said_blocks(blocks, full)} agree, but show no gain by themselves"
             return self._unconfirmed(likely, fresh, verifier, effort, why, blocks)
         gained = gain(base, champion, reported)
         reference = next((e for e in others if e.is_float), None)

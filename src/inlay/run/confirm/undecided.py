@@ -166,7 +166,13 @@ def open_words(
     told = {name: f" ({shown_ratio(ratio).partition(' (')[0]})" if ratio.is_told else "" for name, ratio in ranked}
     listed = ", ".join(f"{name}{ratio}" for name, ratio in told.items())
     are = "is" if len(ranked) == 1 else "are"
-    return f"{blocks} of {most} deciding blocks leave open whether {listed} {are} faster: {price}"
+    return f"{said_blocks(blocks, full)} leave open whether {listed} {are} faster: {price}"
+
+
+def said_blocks(blocks: int, full: Effort) -> str:
+    """How many blocks decided, for people, and of how many where a full confirmation has more."""
+    most = full.second * full.blocks
+    return f"{blocks} deciding blocks" if blocks >= most else f"{blocks} of {most} deciding blocks"
 
 
 def _latencies(entries: Iterable[Entry]) -> dict[str, Latency]:
