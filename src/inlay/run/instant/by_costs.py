@@ -212,9 +212,8 @@ class _Race:
             low.append(self._build(choice))
             resort = self._last_resort(low)
             again = len(low) < self._most + (resort is not None) and self._may_try_again(in_float, low[-1])
-            if (
-                again and resort is None
-            ) or self.here is not None:  # what is told of another processor is better for it
+            # what is told of another processor is better for it, too
+            if (again and resort is None) or self.here is not None:
                 self._learn(low[-1])
             if not again:
                 break

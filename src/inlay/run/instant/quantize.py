@@ -92,8 +92,7 @@ BY_RULES_S = 60.0
 _OBSERVING, _CALIBRATING = 0.25, 0.7
 """Shares of what is left of them when each begins; behind that the file is written and judged."""
 _COMPARING = 0.5
-"""Share of the calibration's time for comparing methods for all values: there are fewer samples where each takes long,
-since rounding weights gains more decibels than further samples tell methods apart."""
+"""Share of the calibration's time for comparing methods for all values: where samples take long, few of them judge."""
 _LEAST_JUDGED, _MOST_JUDGED = 4, 64
 """Samples that the written file is judged on: at most as many as the search and the verdict of a tuning together."""
 
