@@ -70,7 +70,7 @@ DATA = Option(
     show_default=False,
 )
 IMAGES = Option(
-    "How your program makes inputs of images: a YAML file with size, mean, std, top, layout, order and fit, or these "
+    "How your program turns images into inputs: a YAML file with size, mean, std, top, layout, order and fit, or these "
     "themselves, such as 'size=224; mean=0.5; std=0.5; fit=crop'.",
     "An :class:`~inlay.data.images.Images`; by default as the model's input says.",
     flags=("--preprocess",),
@@ -101,7 +101,7 @@ BIND = Option(
     repeated=True,
 )
 FIX = Option(
-    "Value of an input, such as sr=16000: what depends on it alone is decided, and the written model is for it only.",
+    "Value of an input, such as sr=16000: decides what depends on it alone; the written model works for it only.",
     "As a mapping, or as ``name=value``; of an array, one number for all or as many as it holds.",
     metavar="INPUT=VALUE",
     repeated=True,
@@ -124,12 +124,12 @@ BATCH = Option(
 )
 THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
 OBJECTIVE = Option(
-    "What is made small: latency, throughput (time per inference of many at once) or cpu-time (of all cores together).",
+    "What to minimize: latency, throughput (time per inference of many at once) or cpu-time (of all cores together).",
     metavar="latency|throughput|cpu-time",
 )
 STREAMS = Option("Inferences at once, for throughput; 0 for as many as keep all cores busy.", type=int, least=0)
 RATE = Option(
-    "Also tell how each model answers so many requests a second at random moments: the 50th and 99th percentiles.",
+    "Also report how each model answers that many requests a second at random moments: 50th and 99th percentiles.",
     metavar="PER_SECOND",
     type=float,
     least=0,
@@ -140,19 +140,19 @@ QUANT_TYPE = Option(
     metavar="TYPE",
 )
 BASE = Option(
-    "Precision of what is not quantized: fp16, bf16 or fp32, if the target has kernels for it; auto: fp16 if it can.",
+    "Precision of everything that is not quantized: fp16, bf16 or fp32, if the target has kernels; auto: fp16 if so.",
     "What loses too much in it on the samples stays in fp32.",
     metavar="TYPE",
 )
 MAX_OPSET = Option(
-    "Newest opset that written models may use, for runtimes that know no newer one; what needs more is left out.",
+    "Newest opset that written models may use, for older runtimes; anything that needs a newer one is left out.",
     "Q/DQ nodes with a scale for each channel need 13.",
     metavar="N",
     type=int,
     least=13,
 )
 AUGMENT = Option(
-    "Variations of the samples that ranges should also suit and losses are told for: none, auto, or "
+    "Variations of the samples, which ranges should suit and whose losses are reported: none, auto, or "
     "module:function(sample, rng), which returns samples by name.",
     "auto varies images, series and tokens, and leaves alone what it cannot tell.",
     metavar="HOW",
@@ -164,25 +164,25 @@ METRIC = Option(
 )
 TASK = Option(
     "What the model is for: auto (only where its outputs say so), none, detector, classifier, text, tokens, embedding, "
-    "masks or sound. Accuracy is told in these terms beside the SQNR. A task that is named is the bound in its place.",
+    "masks or sound. Accuracy is reported in these terms beside the SQNR; a task that you name replaces its bound.",
     "The guide says what each may lose.",
 )
 MAX_DROP = Option(
-    "Largest fall of the metric, or loss of each score of --evaluate, that is allowed: 0.5% or 0.005.",
+    "How far the metric may fall, or each score of --evaluate get worse: 0.5% or 0.005.",
     "1 % where only a metric or an evaluation is given.",
     metavar="DROP",
 )
 MIN_SQNR = Option(
     f"Least SQNR of the worst output; {DEFAULT_MIN_SQNR_DB:g} when no other bound is given. At 20 dB the error is "
-    "10 % of the output's size, at 30 dB 3 %, at 40 dB 1 %; the report says what that is good for.",
+    "10 % of the output's size, at 30 dB 3 %, at 40 dB 1 %.",
     "In dB.",
     metavar="DB",
     type=float,
     show_default=False,
 )
 EVALUATE = Option(
-    "Your own evaluation of a whole model: module:function of a path, or a program with {model} where the path goes, "
-    "which gives one score or several by name.",
+    "Your own evaluation of a whole model: module:function of a path, or a program with {model} in place of the path; "
+    "it returns one score, or several by name.",
     "Or a function. See :mod:`inlay.quant.evaluation`.",
     metavar="EVALUATION",
     show_default=False,
@@ -201,8 +201,8 @@ AT_MOST = Option(
     metavar="NAME=VALUE",
     repeated=True,
 )
-HIGHER_IS_BETTER = Option("Of scores of --evaluate whose names do not say so, larger ones are better.", type=bool)
-LOWER_IS_BETTER = Option("Of scores of --evaluate whose names do not say so, smaller ones are better.", type=bool)
+HIGHER_IS_BETTER = Option("Larger is better, for scores of --evaluate whose names do not tell.", type=bool)
+LOWER_IS_BETTER = Option("Smaller is better, for scores of --evaluate whose names do not tell.", type=bool)
 NO_BOUND = Option("Set no bound on the accuracy.", type=bool)
 ACCEPT_UNPROVEN = Option(
     "Exit with code 0, not 3, if the samples do not show the bound for new ones; the verdict still says so.",
@@ -226,7 +226,7 @@ EXPLAIN_BUDGET = Option(
     metavar="TIME",
 )
 REPAIR = Option(
-    "Also repair the model, and write it where it is faster and at least as accurate.",
+    "Also repair the model, and write the result if it is faster and at least as accurate.",
     flags=("--repair",),
     metavar="OUT.onnx",
     type=Path,
@@ -308,9 +308,7 @@ RUN = Option("Output folder of a run.", metavar="OUT", type=Path, positional=Tru
 SELECTED = Option(
     "The model to write; by default OUT/selected.onnx.", flags=("--to",), metavar="FILE", type=Path, show_default=False
 )
-SELECTED_MAX_DROP = Option(
-    "Largest fall of the metric that is allowed: 0.5% or 0.005.", "On the selection samples.", metavar="DROP"
-)
+SELECTED_MAX_DROP = Option("How far the metric may fall: 0.5% or 0.005.", "On the selection samples.", metavar="DROP")
 SELECTED_MIN_SQNR = Option(
     "Least SQNR of the worst output.", "In dB, on the selection samples.", metavar="DB", type=float
 )
